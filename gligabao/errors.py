@@ -1,0 +1,104 @@
+"""The errors gligabao raises on purpose.
+
+    GligabaoError
+    ├── ConfigError           the settings cannot be used; the start stops
+    ├── BadInput              400: what the caller sent is wrong
+    ├── Forbidden             403
+    ├── NotFound              404: not there, or not the caller's
+    ├── Conflict              409: a limit or a state stands against it
+    ├── UnsupportedMedia      415
+    ├── Unavailable           503: no model key, full, stopping
+    │   └── StoreError        503: the database cannot be used now
+    ├── RunLost               a write was refused: the run has ended, or another node owns it
+    ├── Cancelled             the agent was told to stop
+    ├── ModelError            a model call failed for good
+    │   ├── PromptTooLong     the conversation does not fit the model's context window
+    │   └── ModelRefused      the model declined to answer
+    └── ToolError             a tool could not do its work; the model is told and decides
+
+`status` is the HTTP status that the web doors answer with; the message is what the caller reads, so it
+says what was wrong with what and never holds a secret.
+"""
+
+
+class GligabaoError(Exception):
+    """Base of every error gligabao raises on purpose."""
+
+    status = 500
+
+
+class ConfigError(GligabaoError):
+    """A setting is unknown, of the wrong type or unreadable. The message is one line naming key and file."""
+
+
+class BadInput(GligabaoError):
+    """What the caller sent is wrong; the message names every fault."""
+
+    status = 400
+
+
+class Forbidden(GligabaoError):
+    """The caller may not do this."""
+
+    status = 403
+
+
+class NotFound(GligabaoError):
+    """There is no such thing, or it belongs to someone else: the two are never told apart."""
+
+    status = 404
+
+
+class Conflict(GligabaoError):
+    """A limit or the state of the thing stands against the request."""
+
+    status = 409
+
+
+class UnsupportedMedia(GligabaoError):
+    """The body is labelled with a media type that is not read here."""
+
+    status = 415
+
+
+class Unavailable(GligabaoError):
+    """The server cannot do this now; `retry_after_seconds` says when to ask again (None: it will not help)."""
+
+    status = 503
+
+    def __init__(self, message: str, *, retry_after_seconds: int | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class StoreError(Unavailable):
+    """The database refused or could not be reached. The driver's own error is the cause."""
+
+
+class RunLost(GligabaoError):
+    """A write of an agent was refused by the fence: its run has ended, or another node owns it."""
+
+
+class Cancelled(GligabaoError):
+    """The agent was told to stop; the message is the reason that its run will carry."""
+
+
+class ModelError(GligabaoError):
+    """A model call failed for good, after the retries that were worth making."""
+
+
+class PromptTooLong(ModelError):
+    """The conversation does not fit the model's context window. Sending it again unchanged is useless."""
+
+    def __init__(self, message: str, *, excess: float | None = None) -> None:
+        super().__init__(message)
+        self.excess = excess
+        """Size of the prompt over the size allowed (1.4: 40 % too much), None when the server did not say."""
+
+
+class ModelRefused(ModelError):
+    """The model declined to answer; the message gives the category it named."""
+
+
+class ToolError(GligabaoError):
+    """A tool could not do its work; the model is told the message and decides what to do."""

@@ -1,0 +1,176 @@
+"""What gligabao keeps of a research, as plain frozen values: runs, states, usage.
+
+Times are text in UTC with milliseconds, `2026-11-01T10:00:00.120Z`: what REST answers, and sorted as text is
+sorted in time.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+INTERRUPTED = "interrupted: the server stopped while the agent worked"
+"""The error of a run whose server stopped, or died, under it."""
+
+
+class Status(StrEnum):
+    """The life of a run. `completed` and `failed` never change again."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class StateName(StrEnum):
+    """What an agent is doing."""
+
+    STARTING = "starting"
+    THINKING = "thinking"
+    SEARCHING = "searching"
+    READING = "reading"
+    QUERYING = "querying"
+    REMEMBERING = "remembering"
+    SPAWNING = "spawning"
+    WAITING = "waiting"
+    MESSAGING = "messaging"
+    USING_TOOL = "using_tool"
+    WRITING_REPORT = "writing_report"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class StopReason(StrEnum):
+    """Why a run ended."""
+
+    ANSWERED = "answered"
+    MAX_STEPS = "max_steps"
+    CONTEXT = "context"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"
+
+
+def now() -> str:
+    """Return the time, UTC with milliseconds, as it is stored and answered."""
+    return format_time(datetime.now(UTC))
+
+
+def format_time(moment: datetime) -> str:
+    """Return a point in time as `2026-11-01T10:00:00.120Z`."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One stage of an agent's work."""
+
+    seq: int
+    """1, 2, 3, ... in the order entered."""
+    state: StateName
+    step: int
+    """The model call it was on; 0 for starting, completed and failed."""
+    detail: str
+    started_at: str
+    error: str = ""
+    finished_at: str | None = None
+    """None for the state that the run is in."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the state as REST answers it."""
+        return {
+            "seq": self.seq,
+            "state": self.state,
+            "step": self.step,
+            "detail": self.detail,
+            "error": self.error,
+            "started_at": self.started_at,
+            "finished_at": self.finished_at,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What model calls used, and what that cost."""
+
+    input_tokens: int = 0
+    """The whole prompt: uncached, written to and read from the cache together."""
+    output_tokens: int = 0
+    cost_usd: Decimal | None = Decimal(0)
+    """None when the model has no known price."""
+
+    def __add__(self, other: "Usage") -> "Usage":
+        unknown = self.cost_usd is None or other.cost_usd is None
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            None if unknown else (self.cost_usd or Decimal(0)) + (other.cost_usd or Decimal(0)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The figures of a run so far."""
+
+    steps: int = 0
+    tool_calls: int = 0
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended."""
+
+    status: Status
+    stop_reason: StopReason
+    report: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run that is about to be recorded."""
+
+    user_id: str
+    topic: str
+    model: str
+    max_steps: int
+    priced: bool
+    """Whether the model has a known price: without one `cost_usd` is null from the start."""
+    parent_id: int | None = None
+    name: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One execution of an agent on a topic. The fields are in the order REST answers them."""
+
+    id: int
+    user_id: str
+    parent_id: int | None
+    name: str
+    reason: str
+    topic: str
+    status: Status
+    state: StateName
+    model: str
+    max_steps: int
+    steps: int
+    tool_calls: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+    report: str
+    error: str
+    stop_reason: StopReason | None
+    created_at: str
+    finished_at: str | None
+
+    def as_json(self, states: list[State] | None = None) -> dict[str, Any]:
+        """Return the run as REST answers it, with its states when they are given."""
+        answer = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        if states is not None:
+            answer["states"] = [state.as_json() for state in states]
+        return answer

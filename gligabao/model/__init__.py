@@ -1,1 +1,1 @@
-
+"""The model room: the only use of the Anthropic SDK, and what its calls cost."""

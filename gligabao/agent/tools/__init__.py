@@ -1,1 +1,107 @@
+"""The tools of an agent: what the model is told of each, and how a call reaches it."""
 
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gligabao.errors import ToolError
+from gligabao.model.client import CallObserver
+from gligabao.model.conversation import Block
+from gligabao.model.reply import ToolCall
+from gligabao.records import StateName
+
+
+class ToolInput(BaseModel):
+    """Base of the inputs of tools: the fields are what the model may send, and nothing else."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+Input = TypeVar("Input", bound=ToolInput)
+
+
+@dataclass(frozen=True)
+class Tool(Generic[Input]):
+    """One tool: its contract with the model, the state its run shows as, and the function that does it."""
+
+    name: str
+    description: str
+    input: type[Input]
+    state: StateName
+    detail: Callable[[Input], str]
+    """What the state says of a call: the query, the URL, ..."""
+    run: Callable[[Input, CallObserver], str]
+    """Does it and returns text for the model; raises `ToolError` with what the model should know."""
+
+    @property
+    def schema(self) -> Block:
+        """The tool as the Messages API wants it described."""
+        schema = _without_titles(self.input.model_json_schema())
+        return {"name": self.name, "description": self.description, "input_schema": schema}
+
+
+class Toolbox:
+    """The tools that one agent has, in a fixed order."""
+
+    def __init__(self, tools: Sequence[Tool[Any]]) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        self.schemas = [tool.schema for tool in tools]
+
+    def describe(self, call: ToolCall) -> tuple[StateName, str]:
+        """Return the state and the detail that a call shows as, also when it cannot be run."""
+        tool = self._tools.get(call.name)
+        if tool is None:
+            return StateName.USING_TOOL, call.name
+        try:
+            return tool.state, tool.detail(self._parse(tool, call))
+        except ToolError:
+            return tool.state, _first_text(call.input)
+
+    def run(self, call: ToolCall, observer: CallObserver) -> str:
+        """Run a call and return its output, or raise `ToolError`."""
+        tool = self._tools.get(call.name)
+        if tool is None:
+            raise ToolError(f'unknown tool "{call.name}": you have {", ".join(self._tools) or "no tools"}')
+        output: str = tool.run(self._parse(tool, call), observer)
+        return output
+
+    def _parse(self, tool: Tool[Any], call: ToolCall) -> Any:
+        try:
+            return tool.input.model_validate(call.input)
+        except ValidationError as error:
+            faults = "; ".join(_fault(dict(fault)) for fault in error.errors())
+            raise ToolError(f"{tool.name}: {faults}. Its input is {_example(tool)}") from error
+
+
+def _fault(fault: dict[str, Any]) -> str:
+    where = ".".join(map(str, fault["loc"]))
+    if not where:
+        return "the input is no object"
+    said = {"missing": "is missing", "extra_forbidden": "is not a field of this tool"}
+    return f'"{where}" {said.get(fault["type"], str(fault["msg"]).removeprefix("Value error, "))}'
+
+
+def _example(tool: Tool[Any]) -> str:
+    return json.dumps({name: "..." for name in tool.input.model_fields})
+
+
+def _first_text(value: Any) -> str:
+    """Return the first string in the input of a call that does not fit its tool, for the detail of its state."""
+    values = value.values() if isinstance(value, dict) else [value]
+    return next((text for text in values if isinstance(text, str)), "")
+
+
+def _without_titles(schema: Any) -> Any:
+    """Drop the titles that pydantic makes of field names: the model would read them for nothing."""
+    if isinstance(schema, dict):
+        return {
+            key: _without_titles(value)
+            for key, value in schema.items()
+            if not (key == "title" and isinstance(value, str))
+        }
+    if isinstance(schema, list):
+        return [_without_titles(item) for item in schema]
+    return schema

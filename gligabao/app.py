@@ -1,0 +1,126 @@
+"""Builds every object of a server once and hands it down."""
+
+import logging
+import threading
+import uuid
+from dataclasses import dataclass
+
+from flask import Flask, Response, request
+
+from gligabao.agent.prompting import Prompts
+from gligabao.cancel import Watchdog
+from gligabao.config import Config
+from gligabao.handlers import Handlers
+from gligabao.model.client import Model
+from gligabao.model.prices import Prices
+from gligabao.reader.page import Allow
+from gligabao.records import INTERRUPTED, now
+from gligabao.research.manager import Manager
+from gligabao.research.researcher import Shared
+from gligabao.store.database import Database, open_database
+from gligabao.store.migrate import migrate
+from gligabao.store.node import NodeLock, node_lock
+from gligabao.store.runs import Runs
+from gligabao.web.api import make_api
+from gligabao.web.auth import guard
+from gligabao.web.failures import MAX_BODY_BYTES, answer_errors
+
+log = logging.getLogger(__name__)
+
+JOIN_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class Services:
+    """The objects of a running server that outlive a request."""
+
+    config: Config
+    db: Database
+    runs: Runs
+    manager: Manager
+    handlers: Handlers
+    watchdog: Watchdog
+    lock: NodeLock
+
+    def close(self, *, hurry: threading.Event | None = None) -> None:
+        """Stop in order: agents first, their runs stored, the database last."""
+        self.manager.stop(JOIN_SECONDS, hurry)
+        self.watchdog.close()
+        self.db.close()
+        self.lock.release()
+
+
+def open_services(config: Config) -> Services:
+    """Open the database, end what a dead predecessor left behind, and build all that a server needs.
+
+    Raises `ConfigError` with one line when a setting cannot be used or another server has the database.
+    """
+    prompts = Prompts.load()
+    allow = Allow.parse(config.fetch_allow)
+    lock = node_lock(config.database_url, config.data_dir)
+    predecessor = lock.acquire()
+    try:
+        db = open_database(config.database_url)
+        try:
+            migrate(db)
+            runs = Runs(db)
+            node_id = str(uuid.uuid4())
+            _end_orphans(db, runs, predecessor)
+            lock.claim(node_id)
+        except BaseException:
+            db.close()
+            raise
+    except BaseException:
+        lock.release()
+        raise
+    watchdog = Watchdog()
+    model = Model(
+        api_key=config.anthropic_api_key,
+        base_url=config.anthropic_base_url,
+        prices=Prices(config.prices),
+        watchdog=watchdog,
+        timeout_seconds=config.model_timeout_seconds,
+        prompt_cache=config.prompt_cache,
+    )
+    shared = Shared(
+        config=config,
+        runs=runs,
+        model=model,
+        prompts=prompts,
+        allow=allow,
+        owner=node_id,
+        closing=threading.Event(),
+    )
+    manager = Manager(shared)
+    handlers = Handlers(config=config, db=db, runs=runs, manager=manager)
+    return Services(config, db, runs, manager, handlers, watchdog, lock)
+
+
+def create_app(services: Services) -> Flask:
+    """Return the WSGI application over these services."""
+    app = Flask("gligabao.web")
+    app.json.sort_keys = False  # type: ignore[attr-defined]  # Flask types it as its base class
+    app.json.ensure_ascii = False  # type: ignore[attr-defined]
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+    guard(app, services.config)
+    answer_errors(app)
+    app.register_blueprint(make_api(services.handlers))
+    app.after_request(_finish)
+    return app
+
+
+def _finish(response: Response) -> Response:
+    # The path only: a query string names users.
+    log.info("%s %s %s", request.method, request.path, response.status_code)
+    response.headers.setdefault("Cache-Control", "no-store")
+    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+    return response
+
+
+def _end_orphans(db: Database, runs: Runs, predecessor: str | None) -> None:
+    """End the runs that a dead process left running. On SQLite there is one server, so that is every run."""
+    owner = None if db.dialect == "sqlite" else predecessor
+    if db.dialect == "sqlite" or predecessor is not None:
+        ended = runs.interrupt_runs(owner=owner, error=INTERRUPTED, at=now())
+        if ended:
+            log.warning("ended %d runs that an earlier server left running", len(ended))

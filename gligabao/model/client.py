@@ -1,0 +1,289 @@
+"""The model: one shared object, and a connection of its own for each agent.
+
+`Model` holds what all share: the key, one SSL context (a client with its own costs 22 ms and 1 MB), the prices and
+what the server was found to refuse. `Connection` makes the calls of one agent, on its thread: it retries what
+is worth retrying, continues what the model paused, counts what every answered call used, and is woken
+by cancelling even when the server never answers.
+"""
+
+import json
+import logging
+import random
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import anthropic
+import httpx2
+
+from gligabao.cancel import Cancel, Watchdog
+from gligabao.errors import ModelError, ModelRefused, Unavailable
+from gligabao.model.conversation import Block, Conversation, Tools
+from gligabao.model.failures import Failure, from_sdk
+from gligabao.model.prices import Prices
+from gligabao.model.reply import MalformedAnswer, Reply, parse_reply, parse_usage
+from gligabao.records import Usage
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 5.0
+MAX_PAUSES = 10
+"""A turn that the provider pauses more often than this is an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """How failed calls are tried again: waits of 3, 6, 12, ... seconds, about three minutes in all."""
+
+    retries: int = 6
+    first_wait_seconds: float = 3.0
+    total_seconds: float = 180.0
+    """A server that asks for a longer wait than what is left of this fails the call at once."""
+
+    def wait_seconds(self, retry: int) -> float:
+        """Return how long to wait before this retry (1, 2, ...), with jitter: agents must not come back as one."""
+        return self.first_wait_seconds * 2.0 ** (retry - 1) * random.uniform(0.75, 1)
+
+
+class CallObserver(Protocol):
+    """Who wants to know what happens during a call."""
+
+    def spent(self, usage: Usage) -> None:
+        """A call was answered and this is what it used, whatever becomes of the answer."""
+
+    def retrying(self, note: str) -> None:
+        """The call failed and is tried again after a wait; `note` says `overloaded, retry 2 of 6`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call: of which model, with what limit, in which conversation."""
+
+    model: str
+    conversation: Conversation
+    max_tokens: int
+    tools: Tools = Tools.ALLOWED
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields that a server may refuse: they are then left out (thinking, output_config)."""
+
+
+class Model:
+    """A server that speaks the Messages API. Shared by all agents and safe to share."""
+
+    def __init__(
+        self,
+        *,
+        api_key: str | None,
+        base_url: str | None,
+        prices: Prices,
+        watchdog: Watchdog,
+        timeout_seconds: float = 300.0,
+        prompt_cache: str = "auto",
+        retrying: Retrying | None = None,
+    ) -> None:
+        self.prices = prices
+        self.timeout_seconds = timeout_seconds
+        self.prompt_cache = prompt_cache
+        self.retrying = retrying or Retrying()
+        self.watchdog = watchdog
+        self.refused_fields: set[str] = set()
+        """Optional fields that this server will not have; they are not sent again."""
+        self._api_key = api_key
+        self._base_url = base_url
+        self._ssl = ssl.create_default_context()
+
+    def require_key(self) -> None:
+        """Raise `Unavailable` when there is no API key to call the model with."""
+        if not self._api_key:
+            raise Unavailable(
+                "no model key: set ANTHROPIC_API_KEY, or anthropic_api_key in gligabao.toml, and restart the server"
+            )
+
+    def connect(self, cancel: Cancel) -> "Connection":
+        """Return a connection for one agent; close it when the agent ends."""
+        self.require_key()
+        return Connection(self, cancel)
+
+    def open_client(self, http_client: httpx2.Client) -> anthropic.Anthropic:
+        """Return the SDK's client over this HTTP client. Its own retries are off: they cannot be interrupted."""
+        return anthropic.Anthropic(
+            api_key=self._api_key,
+            base_url=self._base_url or "https://api.anthropic.com",
+            max_retries=0,
+            http_client=http_client,
+        )
+
+    def open_http(self, hook: Any) -> httpx2.Client:
+        """Return an HTTP client with the shared SSL context, whose requests pass through `hook`."""
+        timeout = httpx2.Timeout(self.timeout_seconds, connect=CONNECT_SECONDS)
+        return anthropic.DefaultHttpxClient(verify=self._ssl, timeout=timeout, event_hooks={"request": [hook]})
+
+
+class Connection:
+    """The calls of one agent. Used by its thread only; `Cancel` and the watchdog wake it from theirs."""
+
+    def __init__(self, model: Model, cancel: Cancel) -> None:
+        self._model = model
+        self._cancel = cancel
+        self._line = _Line(cancel)
+        self._http = model.open_http(self._line.follow)
+        self._client = model.open_client(self._http)
+
+    def close(self) -> None:
+        """Give the connection back to the system."""
+        self._http.close()
+
+    def ask(self, request: Request, observer: CallObserver) -> Reply:
+        """Return the model's answer, whole: a turn that the provider paused is continued.
+
+        Raises `Cancelled`, `PromptTooLong`, `ModelRefused`, or `ModelError` when the call failed for good.
+        """
+        content: list[Block] = []
+        for _ in range(MAX_PAUSES + 1):
+            reply = self._attempt_until_answered(request, content, observer)
+            content += reply.content
+            if reply.stop_reason == "refusal":
+                raise ModelRefused(_refusal(reply))
+            if reply.stop_reason != "pause_turn":
+                return Reply(content, reply.stop_reason, reply.details)
+        raise ModelError(f"the model paused its turn more than {MAX_PAUSES} times without ending it")
+
+    def _attempt_until_answered(self, request: Request, paused: list[Block], observer: CallObserver) -> Reply:
+        policy = self._model.retrying
+        give_up_at = None
+        timeouts = retry = 0
+        while True:
+            self._cancel.check()
+            outcome = self._attempt(request, paused, observer)
+            if isinstance(outcome, Reply):
+                return outcome
+            self._cancel.check()
+            if self._leave_out_refused(request, outcome):
+                continue
+            give_up_at = give_up_at or time.monotonic() + policy.total_seconds
+            timeouts += outcome.kind == "timed out"
+            retry += 1
+            wait_seconds = outcome.retry_after_seconds
+            if wait_seconds is None:
+                wait_seconds = policy.wait_seconds(retry)
+            too_late = time.monotonic() + wait_seconds > give_up_at
+            if not outcome.worth_retrying or timeouts > 1 or retry > policy.retries or too_late:
+                raise outcome.as_error(retries=retry - 1)
+            observer.retrying(f"{outcome.kind}, retry {retry} of {policy.retries}")
+            self._cancel.wait(wait_seconds)
+
+    def _leave_out_refused(self, request: Request, failure: Failure) -> bool:
+        """Note an optional field that the server named as refused; True if the call is worth making without it."""
+        optional = set(request.options)
+        if self._model.prompt_cache == "auto":
+            optional.add("cache_control")
+        refused = {name for name in optional - self._model.refused_fields if failure.refuses(name)}
+        if refused:
+            log.warning("the model's server refuses %s: going on without", ", ".join(sorted(refused)))
+        self._model.refused_fields |= refused
+        return bool(refused)
+
+    def _attempt(self, request: Request, paused: list[Block], observer: CallObserver) -> Reply | Failure:
+        body = request.conversation.body(tools=request.tools, paused=paused, **self._fields(request))
+        seconds = self._model.timeout_seconds
+        with ExitStack() as stack:
+            stack.enter_context(self._cancel.waking(self._line.cut))
+            late = _Flag()
+            stack.enter_context(self._model.watchdog.deadline(seconds, lambda: late.raise_and(self._line.cut)))
+            try:
+                response = self._client.post("/v1/messages", content=body, cast_to=httpx2.Response)
+            except anthropic.APIError as error:
+                if late.up:
+                    return Failure("timed out", f"no answer within {seconds:g} s", worth_retrying=True)
+                return from_sdk(error)
+        return self._read_answer(request, response, observer)
+
+    def _fields(self, request: Request) -> dict[str, Any]:
+        refused = self._model.refused_fields
+        fields: dict[str, Any] = {"model": request.model, "max_tokens": request.max_tokens}
+        if self._model.prompt_cache != "off" and "cache_control" not in refused:
+            fields["cache_control"] = {"type": "ephemeral"}
+        return fields | {name: value for name, value in request.options.items() if name not in refused}
+
+    def _read_answer(self, request: Request, response: httpx2.Response, observer: CallObserver) -> Reply | Failure:
+        body: Any = None
+        try:
+            body = json.loads(response.content)
+            reply = parse_reply(body)
+        except ValueError as error:  # MalformedAnswer, JSONDecodeError and UnicodeDecodeError are all of it
+            what = str(error) if isinstance(error, MalformedAnswer) else "it is not JSON"
+            return Failure("malformed answer", f"a 200 that is no message: {what}", worth_retrying=True)
+        finally:
+            usage = parse_usage(body)
+            if usage is not None:
+                observer.spent(self._model.prices.price(request.model, usage))
+        return reply
+
+
+class _Line:
+    """The socket under a connection, as the HTTP library reports it, so that another thread can cut it.
+
+    Closing the HTTP client does not wake a thread that waits for an answer; a shutdown of the socket does
+    (both measured, anthropic 2.14 on httpx2 2.16).
+    """
+
+    def __init__(self, cancel: Cancel) -> None:
+        self._cancel = cancel
+        self._socket: socket.socket | None = None
+
+    def follow(self, request: httpx2.Request) -> None:
+        """Request hook: have the socket reported when one is opened."""
+        request.extensions = {**request.extensions, "trace": self._trace}
+
+    def cut(self) -> None:
+        """End whatever waits on the socket."""
+        if self._socket is not None:
+            with suppress(OSError):
+                # Not SSLSocket.shutdown: it drops the TLS state under the feet of the thread that reads.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def _trace(self, event: str, info: Mapping[str, Any]) -> None:
+        if event.endswith(("connect_tcp.complete", "connect_unix_socket.complete", "start_tls.complete")):
+            # TLS takes over the descriptor of the plain socket, so the last one reported is the live one.
+            self._socket = info["return_value"].get_extra_info("socket")
+            if self._cancel.is_set():
+                self.cut()
+
+
+class _Flag:
+    """Tells the waiting thread that it was woken by the clock."""
+
+    def __init__(self) -> None:
+        self.up = False
+
+    def raise_and(self, act: Any) -> None:
+        """Raise the flag first, so that whoever is woken by `act` sees it."""
+        self.up = True
+        act()
+
+
+def _refusal(reply: Reply) -> str:
+    category = reply.details.get("category")
+    explanation = reply.details.get("explanation")
+    said = ": ".join(str(part) for part in (category, explanation) if part)
+    return f"the model refused to answer{': ' + said if said else ''}"
+
+
+def least_thinking(model: str) -> dict[str, Any]:
+    """Return the request options that make this model think as little as it can be told to.
+
+    Which models know which setting: Anthropic's pages on thinking and effort, read in autumn 2026. A server that
+    refuses a field is asked again without it.
+    """
+    if "haiku" in model or not model.startswith("claude-"):
+        return {}
+    options: dict[str, Any] = {"output_config": {"effort": "low"}}
+    if model.startswith("claude-sonnet-5-5"):
+        options["thinking"] = {"type": "between_tools"}
+    elif model == "claude-sonnet-5":
+        options["thinking"] = {"type": "disabled"}
+    return options

@@ -1,0 +1,118 @@
+"""What the model answered: checked where gligabao relies on it, and kept as it came everywhere else."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from gligabao.model.conversation import Block
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class MalformedAnswer(ValueError):
+    """A 200 whose body is no answer of the Messages API."""
+
+
+class ServerToolUse(BaseModel):
+    """Uses of the tools that run at the model's provider."""
+
+    web_search_requests: Count | None = None
+
+
+class RawUsage(BaseModel):
+    """The token counts of one call, with the names of the Messages API."""
+
+    input_tokens: Count = 0
+    """The uncached rest of the prompt only."""
+    cache_creation_input_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+    output_tokens: Count = 0
+    server_tool_use: ServerToolUse | None = None
+
+    model_config = {"extra": "allow"}
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The whole prompt: uncached, written to and read from the cache."""
+        return self.input_tokens + (self.cache_creation_input_tokens or 0) + (self.cache_read_input_tokens or 0)
+
+
+class _Body(BaseModel):
+    content: list[dict[str, Any]]
+    stop_reason: str | None = None
+    usage: RawUsage
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool that the model wants run."""
+
+    id: str
+    name: str
+    input: Any
+    """An object, where the model kept to the tool's schema."""
+    cut: bool = False
+    """The answer ended at its output limit in the middle of this call: it must not be run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One whole answer of the model."""
+
+    content: list[Block]
+    stop_reason: str
+    """As the API gave it: end_turn, tool_use, max_tokens, refusal, model_context_window_exceeded, ..."""
+    details: dict[str, Any]
+    """The API's `stop_details` ({} unless it refused)."""
+
+    @property
+    def text(self) -> str:
+        """The text blocks, joined as the API wants them joined: without a separator."""
+        return "".join(block["text"] for block in self.content if block["type"] == "text")
+
+    @property
+    def cut(self) -> bool:
+        """Whether the answer ended because there was no room for more of it."""
+        return self.stop_reason in ("max_tokens", "model_context_window_exceeded")
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The tool calls in the order given; the last is marked when the answer was cut in the middle of it."""
+        last = self.content[-1] if self.content else {}
+        return [
+            ToolCall(block["id"], block["name"], block.get("input"), cut=self.cut and block is last)
+            for block in self.content
+            if block["type"] == "tool_use"
+        ]
+
+
+def parse_usage(body: Any) -> RawUsage | None:
+    """Return the usage in an answer, also in one that is malformed otherwise; None when it tells none."""
+    try:
+        return RawUsage.model_validate(body["usage"])
+    except (KeyError, TypeError, ValidationError):
+        return None
+
+
+def parse_reply(body: Any) -> Reply:
+    """Return the answer in a decoded body, or raise `MalformedAnswer` saying what is wrong with it."""
+    try:
+        parsed = _Body.model_validate(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the body"
+        raise MalformedAnswer(f"{where}: {first['msg']}") from error
+    for block in parsed.content:
+        _check_block(block)
+    details = body.get("stop_details")
+    return Reply(parsed.content, parsed.stop_reason or "", details if isinstance(details, dict) else {})
+
+
+def _check_block(block: Block) -> None:
+    needed = {"text": ("text",), "tool_use": ("id", "name")}.get(str(block.get("type")), ())
+    if not isinstance(block.get("type"), str):
+        raise MalformedAnswer("a content block has no type")
+    for field in needed:
+        if not isinstance(block.get(field), str):
+            raise MalformedAnswer(f"a {block['type']} block has no {field}")

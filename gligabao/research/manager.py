@@ -1,0 +1,145 @@
+"""Starts researches, knows which are at work in this process, and stops them in order."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gligabao.cancel import Cancel
+from gligabao.errors import Unavailable
+from gligabao.records import INTERRUPTED, Ending, NewRun, Run, Status, StopReason, now
+from gligabao.research.recorder import Recorder
+from gligabao.research.researcher import Researcher, Shared
+
+log = logging.getLogger(__name__)
+
+FULL_RETRY_SECONDS = 30
+STOPPING_RETRY_SECONDS = 10
+NO_THREAD = "the server could not start a thread for this research"
+
+
+class Manager:
+    """The researches at work in this process. One lock guards who they are and whether more may start."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._researchers: dict[int, tuple[Researcher, threading.Thread]] = {}
+        self._starting = 0
+        self._stopping = False
+        self._stop_began = 0.0
+
+    @property
+    def working(self) -> int:
+        """How many agents are at work here."""
+        with self._lock:
+            return len(self._researchers)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the server is about to leave and starts nothing more."""
+        return self._stopping
+
+    def start(self, *, user_id: str, topic: str, max_steps: int, model: str) -> Run:
+        """Record a research, start its agent on a thread of its own and return the run.
+
+        Raises `Unavailable` (no model key, server full or stopping) before anything is recorded, and `Conflict`
+        when the user has as many at work as allowed.
+        """
+        shared = self._shared
+        shared.model.require_key()
+        new = NewRun(
+            user_id=user_id,
+            topic=topic,
+            model=model or shared.config.model,
+            max_steps=max_steps,
+            priced=shared.model.prices.is_known(model or shared.config.model),
+        )
+        with self._place():
+            run = shared.runs.start_run(new, owner=shared.owner, max_working=shared.config.max_working_per_user)
+            self._launch(run)
+        log.info("run %s started for user %s on %s", run.id, run.user_id, run.model)
+        return run
+
+    def begin_stop(self) -> None:
+        """Start nothing more, and tell every agent to stop. Returns at once."""
+        with self._lock:
+            if not self._stopping:
+                self._stopping = True
+                self._stop_began = time.monotonic()
+            researchers = [researcher for researcher, _ in self._researchers.values()]
+        for researcher in researchers:
+            researcher.cancel.set(INTERRUPTED)
+
+    def join(self, seconds: float, hurry: threading.Event | None = None) -> bool:
+        """Wait until every agent has ended, until `seconds` after the stop began or `hurry`; tell whether all have."""
+        deadline = self._stop_began + seconds
+        with self._lock:
+            while self._researchers or self._starting:
+                left = deadline - time.monotonic()
+                if left <= 0 or (hurry is not None and hurry.is_set()):
+                    return False
+                # In slices: whoever sets `hurry` is a signal handler, which must not take our lock.
+                self._idle.wait(min(left, 0.05))
+        return True
+
+    def stop(self, seconds: float, hurry: threading.Event | None = None) -> None:
+        """Stop all agents within `seconds`, and end the runs of those that did not make it as interrupted."""
+        self.begin_stop()
+        all_ended = self.join(seconds, hurry)
+        self._shared.closing.set()
+        if not all_ended:
+            left = self._shared.runs.interrupt_runs(owner=self._shared.owner, error=INTERRUPTED, at=now())
+            log.warning("ended %d runs whose agents did not stop in time", len(left))
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """Hold a place among the agents at work while one is started."""
+        with self._lock:
+            if self._stopping:
+                raise Unavailable("the server is stopping", retry_after_seconds=STOPPING_RETRY_SECONDS)
+            limit = self._shared.config.max_working
+            if len(self._researchers) + self._starting >= limit:
+                raise Unavailable(
+                    f"the server is full: {limit} agents are at work", retry_after_seconds=FULL_RETRY_SECONDS
+                )
+            self._starting += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._starting -= 1
+                self._idle.notify_all()
+
+    def _launch(self, run: Run) -> None:
+        researcher = Researcher(self._shared, run)
+        thread = threading.Thread(target=self._run_to_end, args=(researcher,), name=f"research-{run.id}", daemon=True)
+        with self._lock:
+            self._researchers[run.id] = (researcher, thread)
+            stopping = self._stopping
+        if stopping:
+            researcher.cancel.set(INTERRUPTED)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._forget(run.id)
+            self._end_unstarted(run)
+            raise Unavailable(NO_THREAD, retry_after_seconds=FULL_RETRY_SECONDS) from error
+
+    def _run_to_end(self, researcher: Researcher) -> None:
+        try:
+            researcher.work()
+        finally:
+            self._forget(researcher.run_id)
+
+    def _forget(self, run_id: int) -> None:
+        with self._lock:
+            self._researchers.pop(run_id, None)
+            self._idle.notify_all()
+
+    def _end_unstarted(self, run: Run) -> None:
+        shared = self._shared
+        recorder = Recorder(runs=shared.runs, run=run, owner=shared.owner, cancel=Cancel(), closing=shared.closing)
+        recorder.end(Ending(Status.FAILED, StopReason.ERROR, error=NO_THREAD))

@@ -1,0 +1,204 @@
+"""The process: gunicorn with one gthread worker, and a stop that leaves no run behind.
+
+The master forks the worker, and only the worker has threads, the database and the agents. gunicorn's plain
+recipe (stop the agents in `worker_exit`) lost every run at SIGTERM when a stream was open, and its HUP, TTIN and
+USR2 start a second worker beside the live one. So the stop begins at the signal itself, those signals do
+nothing, and the last act is one transaction that ends what is still running.
+
+Private hooks used, read in gunicorn 27.0: `Arbiter.handle_*`, `ThreadWorker.handle_exit` and `handle_quit`.
+"""
+
+import ctypes
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+from typing import Any
+
+from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
+from gunicorn.glogging import Logger
+from gunicorn.workers.gthread import ThreadWorker
+
+from gligabao import __version__
+from gligabao.app import Services, create_app, open_services
+from gligabao.config import Config
+from gligabao.errors import GligabaoError
+from gligabao.logs import configure_logs
+
+log = logging.getLogger(__name__)
+
+MASTER_PATIENCE_SECONDS = 10
+"""After SIGTERM the master kills a worker that takes longer than this."""
+OPEN_REQUESTS_SECONDS = 2
+"""How long a stopping worker waits for requests that are being answered."""
+PR_SET_PDEATHSIG = 1
+"""Linux, prctl(2): the signal that a process gets when its parent dies."""
+
+
+def serve(config: Config) -> int:
+    """Run the server until it is told to stop; return the exit code of the process.
+
+    Raises `ConfigError` or `StoreError` when it cannot start.
+    """
+    configure_logs(config.log_format)
+    # Once before the fork: what cannot work is then one line and an exit code, not a worker that dies.
+    open_services(config).close()
+    try:
+        _Application(config).run()
+    except SystemExit as end:
+        return 0 if end.code in (None, 0) else 1
+    return 0
+
+
+class _Application(BaseApplication):
+    """gunicorn's application: its settings, and the objects of the worker."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.services: Services | None = None
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Set gunicorn up. Nothing is read from its own files or variables."""
+        settings: dict[str, Any] = {
+            "bind": [_bind_address(self.config)],
+            "workers": 1,
+            "worker_class": _Worker,
+            "threads": self.config.threads,
+            "worker_connections": max(2000, 2 * self.config.threads),
+            "keepalive": 5,
+            "graceful_timeout": MASTER_PATIENCE_SECONDS,
+            "timeout": 30,
+            "max_requests": 0,
+            "preload_app": False,
+            "control_socket_disable": True,
+            "logger_class": _Logger,
+            "accesslog": None,
+            "proc_name": "gligabao",
+            "post_fork": _after_fork,
+            "post_worker_init": _worker_is_ready,
+            "worker_exit": _leave,
+        }
+        for name, value in settings.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Any:
+        """Build the objects of the worker, after the fork."""
+        try:
+            self.services = open_services(self.config)
+        except GligabaoError as error:
+            log.error("%s", error)
+            sys.exit(Arbiter.APP_LOAD_ERROR)
+        return create_app(self.services)
+
+    def run(self) -> None:
+        """Run the master until it ends."""
+        _Arbiter(self).run()
+
+
+class _Arbiter(Arbiter):  # type: ignore[misc]
+    """The master, deaf to the signals that would put a second worker beside the one that owns the agents."""
+
+    def _ignore(self) -> None:
+        log.warning("signal ignored: restart the server to change it")
+
+    handle_hup = handle_ttin = handle_ttou = handle_usr2 = _ignore
+
+
+class _Worker(ThreadWorker):  # type: ignore[misc]
+    """The worker: begins its stop at the signal, and is not torn from it by a second one."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.hurry = threading.Event()
+        self.leaving = False
+        self._signals: set[int] = set()
+        # A put into a SimpleQueue is safe in a signal handler; taking a lock or starting a thread is not.
+        self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def watch_for_stop(self, services: Services) -> None:
+        """Have the agents told to stop as soon as a signal says so."""
+
+        def stop() -> None:
+            self._stops.get()
+            services.manager.begin_stop()
+
+        threading.Thread(target=stop, name="stop", daemon=True).start()
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """SIGTERM: stop in order. A second one changes nothing."""
+        self._signals.add(sig)
+        self._stops.put(None)
+        super().handle_exit(sig, frame)
+
+    def handle_quit(self, sig: int, frame: Any) -> None:
+        """SIGINT from a terminal, SIGQUIT from the master: as SIGTERM. One more means: now.
+
+        A single Ctrl-C brings both, one each; only a repeated one, or one that follows SIGTERM, hurries (the
+        master then kills within 2 s).
+        """
+        again = sig in self._signals or signal.SIGTERM in self._signals
+        self._signals.add(sig)
+        if not again:
+            self._stops.put(None)
+            super().handle_exit(sig, frame)
+            return
+        self.hurry.set()
+        if not self.leaving:
+            sys.exit(0)
+
+
+class _Logger(Logger):  # type: ignore[misc]
+    """gunicorn's log through ours: same format, same redaction."""
+
+    def setup(self, cfg: Any) -> None:
+        """Let the records go up to the root logger instead of to handlers of gunicorn's own."""
+        self.cfg = cfg
+        self.loglevel = logging.WARNING
+        self._access_log_enabled = False
+        self.error_log.handlers.clear()
+        self.error_log.propagate = True
+        # It tells of every start and stop in its own words; ours are enough.
+        self.error_log.setLevel(self.loglevel)
+        self.access_log.propagate = False
+
+
+def _bind_address(config: Config) -> str:
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return f"{host}:{config.port}"
+
+
+def _after_fork(arbiter: Arbiter, worker: _Worker) -> None:
+    # Only in this process: the master's patience must be longer than the worker's own.
+    worker.cfg.set("graceful_timeout", OPEN_REQUESTS_SECONDS)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _worker_is_ready(worker: _Worker) -> None:
+    services: Services = worker.app.services
+    worker.watch_for_stop(services)
+    host, port = worker.sockets[0].sock.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    log.info("gligabao %s is ready on http://%s:%s", __version__, shown, port)
+    if services.config.anthropic_api_key is None:
+        log.warning("no model key (ANTHROPIC_API_KEY): runs can be read, but none can be started")
+
+
+def _leave(arbiter: Arbiter, worker: _Worker) -> None:
+    """End what is still running and leave at once: a request thread that never ends would block a normal exit."""
+    worker.leaving = True
+    services: Services | None = worker.app.services
+    if services is None:
+        return
+    try:
+        services.close(hurry=worker.hurry)
+        log.info("gligabao has stopped")
+    except Exception:
+        log.exception("the stop failed")
+    finally:
+        logging.shutdown()
+        os._exit(0)

@@ -1,0 +1,65 @@
+"""Small stand-ins that play scripted parts and keep what they were asked."""
+
+import json
+from collections.abc import Callable
+
+from gligabao.errors import GligabaoError
+from gligabao.model.client import Request
+from gligabao.model.reply import Reply
+from gligabao.records import StateName, Usage
+
+_ids = iter(range(1, 10**9))
+
+
+def text(*words: str, stop_reason: str = "end_turn") -> Reply:
+    """An answer of text blocks."""
+    return Reply([{"type": "text", "text": word} for word in words], stop_reason, {})
+
+
+def calls(*named: tuple[str, object], stop_reason: str = "tool_use", say: str = "") -> Reply:
+    """An answer that calls tools, given as (name, input)."""
+    content = [{"type": "text", "text": say}] if say else []
+    content += [{"type": "tool_use", "id": f"toolu_{next(_ids)}", "name": n, "input": i} for n, i in named]
+    return Reply(content, stop_reason, {})
+
+
+class FakeConnection:
+    """Plays replies (or raises errors) in order and keeps the requests it got, decoded."""
+
+    def __init__(self, *replies: Reply | GligabaoError) -> None:
+        self._replies = list(replies)
+        self.requests: list[dict] = []
+
+    def ask(self, request: Request, observer: object) -> Reply:
+        body = request.conversation.body(tools=request.tools, paused=[], model=request.model)
+        self.requests.append(json.loads(body))
+        reply = self._replies.pop(0)
+        if isinstance(reply, GligabaoError):
+            raise reply
+        return reply
+
+
+class FakeObserver:
+    """Keeps what an agent did, as lines."""
+
+    def __init__(self, on_enter: Callable[[StateName], None] = lambda state: None) -> None:
+        self.lines: list[str] = []
+        self.errors: list[str] = []
+        self.usage = Usage()
+        self._on_enter = on_enter
+
+    def entered(self, state: StateName, *, step: int, detail: str) -> None:
+        self._on_enter(state)
+        self.lines.append(f"{step} {state} {detail}")
+
+    def answered(self, step: int) -> None:
+        self.lines.append(f"{step} answered")
+
+    def ran_tool(self, error: str) -> None:
+        self.errors.append(error)
+
+    def spent(self, usage: Usage) -> None:
+        self.usage += usage
+
+    def retrying(self, note: str) -> None:
+        self.lines.append(note)

@@ -1,0 +1,95 @@
+"""The server as its users run it: a process of its own, started by the command line and ended by signals."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import requests
+
+READY_SECONDS = 30
+
+
+class ServerProcess:
+    """`gligabao serve` in a process group of its own. Its log is kept in `log`."""
+
+    def __init__(self, folder: Path, *arguments: str, **settings: str) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log: list[str] = []
+        self._ready = threading.Event()
+        environment = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
+        environment |= {f"GLIGABAO_{key.upper()}": value for key, value in settings.items()}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gligabao", "serve", "--port", str(self.port), *arguments],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
+            if "is ready on" in line:
+                self._ready.set()
+        self._ready.set()
+
+    def wait_until_ready(self) -> "ServerProcess":
+        """Wait until the server takes requests."""
+        assert self._ready.wait(READY_SECONDS), "".join(self.log)
+        assert self.process.poll() is None, "".join(self.log)
+        return self
+
+    def post(self, user: str, topic: str, **body: Any) -> requests.Response:
+        """Start a research."""
+        json = {"user_id": user, "topic": topic, **body}
+        return requests.post(f"{self.url}/v1/gb/research", json=json, timeout=60)
+
+    def get(self, path: str) -> Any:
+        """Return the JSON of a GET."""
+        return requests.get(f"{self.url}{path}", timeout=60).json()
+
+    def signal(self, *signals: int) -> None:
+        """Send signals to the master."""
+        for number in signals:
+            self.process.send_signal(number)
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the whole group, as a terminal does."""
+        os.killpg(self.process.pid, number)
+
+    def wait(self, seconds: float = 30) -> int:
+        """Wait for the end of the process and return its exit code."""
+        code = self.process.wait(seconds)
+        self._reader.join(10)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+    def kill(self) -> None:
+        """End the whole group at once, as a crash does."""
+        try:
+            self.signal_group(signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        if self.process.stderr is not None and not self.process.stderr.closed:
+            self.wait()
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on at this moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,309 @@
+"""REST: what it takes, what it refuses and how it says so."""
+
+import json
+
+import pytest
+
+from gligabao.simulator import replies
+from tests.world import World
+
+USER = "user_id=u1"
+
+
+@pytest.fixture
+def world(database_url, tmp_path):
+    world = World(database_url, tmp_path)
+    yield world
+    assert_nothing_recorded = getattr(world, "nothing_recorded", False)
+    if assert_nothing_recorded:
+        assert world.client.get(f"/v1/gb/research?{USER}").json == {"runs": []}
+    world.close()
+
+
+def body(**changes):
+    return {"user_id": "u1", "topic": "A topic", "max_steps": 3} | changes
+
+
+BAD_BODIES = [
+    (body(topic=""), "topic: must not be empty"),
+    (body(topic=" \n\t"), "topic: must not be empty"),
+    (body(topic="x" * 2001), "topic: string should have at most 2000 characters"),
+    (body(topic=7), "topic: input should be a valid string"),
+    (body(topic="nul \x00"), "topic: holds a character that is no text"),
+    (body(topic="half \ud800"), "topic: holds a character that is no text"),
+    (body(max_steps=0), "max_steps: input should be greater than or equal to 1"),
+    (body(max_steps=41), "max_steps: input should be less than or equal to 40"),
+    (body(max_steps="x"), "max_steps: input should be a valid integer"),
+    (body(max_steps="3"), "max_steps: input should be a valid integer"),
+    (body(max_steps=True), "max_steps: input should be a valid integer"),
+    (body(max_steps=1.5), "max_steps: input should be a valid integer"),
+    (body(max_steps=None), "max_steps: input should be a valid integer"),
+    (body(model=3), "model: input should be a valid string"),
+    (body(model="two words"), "model: must be at most 128 printable characters"),
+    (body(dataset=""), "dataset: must be 1 to 64 of a-z"),
+    (body(dataset="Main"), "dataset: must be 1 to 64 of a-z"),
+    (body(dataset="-main"), "dataset: must be 1 to 64 of a-z"),
+    (body(dataset="m" * 65), "dataset: must be 1 to 64 of a-z"),
+    (body(dataset="main\n"), "dataset: must be 1 to 64 of a-z"),
+    (body(step=3), "step: not a field here (there are user_id, topic, max_steps, model, dataset)"),
+    (body(user_id="a b"), "user_id: must be 1 to 128 letters"),
+    (body(user_id="u\n"), "user_id: must be 1 to 128 letters"),
+    (body(user_id=""), "user_id: must be 1 to 128 letters"),
+    (body(user_id="u" * 129), "user_id: must be 1 to 128 letters"),
+    (body(user_id=1), "user_id: input should be a valid string"),
+    ({"topic": "A topic"}, "user_id: is missing"),
+    ({"user_id": "u1"}, "topic: is missing"),
+]
+
+
+@pytest.mark.parametrize(("bad", "told"), BAD_BODIES, ids=[told for _, told in BAD_BODIES])
+def test_a_bad_body_is_told_by_field(world, bad, told):
+    world.nothing_recorded = True
+    response = world.client.post("/v1/gb/research", data=json.dumps(bad), content_type="application/json")
+    assert response.status_code == 400
+    assert response.json["error"].startswith(told)
+
+
+def test_all_faults_are_named_at_once(world):
+    world.nothing_recorded = True
+    response = world.client.post("/v1/gb/research", json={"user_id": "a b", "topic": "", "max_steps": 41, "x": 1})
+    error = response.json["error"]
+    assert response.status_code == 400
+    assert [fault.split(":")[0] for fault in error.split("; ")] == ["user_id", "topic", "max_steps", "x"]
+
+
+BAD_TEXTS = [
+    (b"", "the body is empty"),
+    (b"  \n", "the body is empty"),
+    (b"{", "the body is not JSON"),
+    (b"{'a': 1}", "the body is not JSON"),
+    (b"[]", "the body must be a JSON object"),
+    (b'"text"', "the body must be a JSON object"),
+    (b"null", "the body must be a JSON object"),
+    (b"user_id=u1&topic=x", "the body is not JSON"),
+    (b'{"topic": NaN}', "the body is not usable JSON: NaN"),
+    (b'{"topic": "a", "topic": "b"}', "the body is not usable JSON: topic given more than once"),
+    (b"\xff\xfe{}", "the body is not UTF-8"),
+    (b"[" * 100_000, "the body is nested too deeply"),
+    (b'{"max_steps": ' + b"9" * 5000 + b"}", "the body is not usable JSON"),
+]
+
+
+@pytest.mark.parametrize(("raw", "told"), BAD_TEXTS, ids=[told for _, told in BAD_TEXTS])
+@pytest.mark.parametrize("label", ["application/json", "application/x-www-form-urlencoded", None])
+def test_a_body_that_is_no_json_object_is_told(world, raw, told, label):
+    world.nothing_recorded = True
+    response = world.client.post("/v1/gb/research", data=raw, content_type=label)
+    assert response.status_code == 400
+    assert response.json["error"].startswith(told)
+
+
+@pytest.mark.parametrize("label", ["text/plain", "multipart/form-data; boundary=x", "application/xml", "text/json"])
+def test_another_label_is_a_415(world, label):
+    world.nothing_recorded = True
+    response = world.client.post("/v1/gb/research", data=json.dumps(body()), content_type=label)
+    assert response.status_code == 415
+    assert label.split(";")[0] in response.json["error"]
+
+
+def test_a_body_over_a_mebibyte_is_a_413(world):
+    world.nothing_recorded = True
+    response = world.client.post("/v1/gb/research", json=body(topic="x" * 1_100_000))
+    assert response.status_code == 413
+    assert "1,048,576" in response.json["error"]
+
+
+BAD_QUERIES = [
+    ("", "user_id: is missing"),
+    ("user_id=a%20b", "user_id: must be 1 to 128 letters"),
+    (f"{USER}&active=true&status=running", "active and status cannot be used together"),
+    (f"{USER}&active=maybe", "active: input should be a valid boolean"),
+    (f"{USER}&status=paused", "status: input should be"),
+    (f"{USER}&limit=0", "limit: input should be greater than or equal to 1"),
+    (f"{USER}&limit=501", "limit: input should be less than or equal to 500"),
+    (f"{USER}&limit=x", "limit: input should be a valid integer"),
+    (f"{USER}&limit=", "limit: input should be a valid integer"),
+    (f"{USER}&parent_id=x", "parent_id: input should be a valid integer"),
+    (f"{USER}&before=-1", "before: input should be greater than or equal to 1"),
+    (f"{USER}&before=99999999999999999999", "before: input should be less than or equal to"),
+    (f"{USER}&limit=1&limit=2", "limit: given more than once"),
+    (f"{USER}&offset=3", "offset: not a field here"),
+]
+
+
+@pytest.mark.parametrize(("query", "told"), BAD_QUERIES, ids=[told for _, told in BAD_QUERIES])
+def test_a_bad_list_query_is_told_by_field(world, query, told):
+    response = world.client.get(f"/v1/gb/research?{query}")
+    assert response.status_code == 400
+    assert response.json["error"].startswith(told)
+
+
+@pytest.mark.parametrize("run_id", ["x", "0", "-1", "1.0", "99999", "9" * 30, "%C2%B2", "1%20"])
+def test_an_id_that_is_not_there_is_a_404(world, run_id):
+    assert world.client.get(f"/v1/gb/research/{run_id}?{USER}").status_code == 404
+
+
+def test_another_users_run_is_as_if_it_were_not_there(world):
+    run_id = world.start(replies.text("Report."))
+    world.finish(run_id)
+    foreign = world.client.get(f"/v1/gb/research/{run_id}?user_id=u2")
+    absent = world.client.get("/v1/gb/research/424242?user_id=u2")
+    assert foreign.status_code == absent.status_code == 404
+    assert foreign.json["error"].replace(str(run_id), "N") == absent.json["error"].replace("424242", "N")
+    assert world.client.get("/v1/gb/research?user_id=u2").json == {"runs": []}
+    assert world.client.get(f"/v1/gb/research?user_id=u2&parent_id={run_id}").json == {"runs": []}
+
+
+def test_a_start_answers_202_with_the_run_and_where_it_is(world):
+    response = world.client.post("/v1/gb/research", json={"user_id": "u1", "topic": "A topic"})
+    assert response.status_code == 202
+    run = response.json
+    assert response.headers["Location"] == f"/v1/gb/research/{run['id']}"
+    assert list(run) == [
+        *("id", "user_id", "parent_id", "name", "reason", "topic", "status", "state", "model", "max_steps", "steps"),
+        *("tool_calls", "input_tokens", "output_tokens", "cost_usd", "report", "error", "stop_reason"),
+        *("created_at", "finished_at"),
+    ]
+    expected = {
+        "user_id": "u1", "parent_id": None, "name": "", "reason": "", "topic": "A topic", "status": "running",
+        "state": "starting", "model": "claude-sonnet-5-5", "max_steps": 20, "steps": 0, "tool_calls": 0,
+        "input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0, "report": "", "error": "", "stop_reason": None,
+        "finished_at": None,
+    }  # fmt: skip
+    assert {key: run[key] for key in expected} == expected
+    world.finish(run["id"])
+
+
+def test_what_curl_sends_is_read(world):
+    raw = '{"user_id": "u1", "topic": "...", "max_steps": 20}'
+    response = world.client.post("/v1/gb/research", data=raw, content_type="application/x-www-form-urlencoded")
+    assert response.status_code == 202
+
+
+def test_the_user_may_stand_in_the_query(world):
+    assert world.client.post(f"/v1/gb/research?{USER}", json={"topic": "A topic"}).json["user_id"] == "u1"
+    assert world.client.post(f"/v1/gb/research?{USER}", json=body(user_id="u2")).status_code == 400
+    assert world.client.post(f"/v1/gb/research?{USER}&x=1", json=body()).status_code == 400
+
+
+def test_the_list_can_be_filtered_and_paged(world):
+    ids = [world.run(replies.text("Report."))["id"] for _ in range(3)]
+    failed = world.run(replies.error(400))["id"]
+
+    def listed(query=""):
+        runs = world.client.get(f"/v1/gb/research?{USER}{query}").json["runs"]
+        assert all("states" not in run for run in runs)
+        return [run["id"] for run in runs]
+
+    assert listed() == [failed, *reversed(ids)]
+    assert listed("&status=failed") == [failed]
+    assert listed("&status=completed&limit=2") == [ids[2], ids[1]]
+    assert listed(f"&before={ids[1]}") == [ids[0]]
+    assert listed("&active=true") == []
+    assert listed("&active=false") == [failed, *reversed(ids)]
+    assert listed(f"&parent_id={ids[0]}") == []
+
+
+def test_states_can_be_read_from_a_place_on(world):
+    run = world.run(replies.text("Report."))
+    later = world.client.get(f"/v1/gb/research/{run['id']}?{USER}&states_after=2").json
+    assert later["states"] == run["states"][2:]
+
+
+def test_without_a_model_key_a_start_is_a_503_and_nothing_is_recorded(database_url, tmp_path):
+    world = World(database_url, tmp_path, anthropic_api_key=None)
+    try:
+        response = world.post()
+        assert response.status_code == 503
+        assert "ANTHROPIC_API_KEY" in response.json["error"]
+        assert world.client.get(f"/v1/gb/research?{USER}").json == {"runs": []}
+        assert world.client.get("/readyz").json == {"status": "ready", "model_key": False}
+    finally:
+        world.close()
+
+
+def test_the_server_can_be_full(database_url, tmp_path):
+    world = World(database_url, tmp_path, max_working=1)
+    try:
+        world.start(replies.hang())
+        response = world.post(user="u2")
+        assert response.status_code == 503
+        assert response.headers["Retry-After"] == "30"
+        assert "1 agents are at work" in response.json["error"]
+    finally:
+        world.close()
+
+
+def test_a_fourth_research_is_a_409(world):
+    for _ in range(3):
+        world.start(replies.hang())
+    response = world.post()
+    assert response.status_code == 409
+    assert "already has 3 researches working" in response.json["error"]
+    assert world.post(user="u2").status_code == 202
+
+
+def test_unknown_routes_and_methods_are_told_as_json(world):
+    assert world.client.get("/v1/gb/nothing").json["error"] == "GET /v1/gb/nothing: there is no such route"
+    response = world.client.put("/v1/gb/research")
+    assert response.status_code == 405
+    assert response.headers["Allow"] == "GET, HEAD, OPTIONS, POST"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.test"}, 403),
+        ({"Host": "evil.test:8080"}, 403),
+        ({"Host": "localhost.evil.test"}, 403),
+        ({"Host": "localhost:8080"}, 200),
+        ({"Host": "127.0.0.1"}, 200),
+        ({"Host": "[::1]:8080"}, 200),
+        ({"Host": "gb.example"}, 200),
+        ({"Origin": "https://evil.test"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost"}, 200),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+    ],
+)
+def test_requests_from_elsewhere_are_refused(sqlite_url, tmp_path, headers, status):
+    world = World(sqlite_url, tmp_path, allowed_hosts=["gb.example"])
+    try:
+        assert world.client.get(f"/v1/gb/research?{USER}", headers=headers).status_code == status
+        assert world.client.get("/healthz", headers=headers).status_code == 200
+    finally:
+        world.close()
+
+
+def test_with_keys_demanded_nobody_gets_in_without_one(sqlite_url, tmp_path):
+    world = World(sqlite_url, tmp_path, auth="keys")
+    try:
+        for headers in ({}, {"Authorization": "Bearer gb_guess"}):
+            response = world.client.get(f"/v1/gb/research?{USER}", headers=headers)
+            assert response.status_code == 401
+            assert response.headers["WWW-Authenticate"] == "Bearer"
+        assert world.client.get("/healthz").status_code == 200
+    finally:
+        world.close()
+
+
+def test_a_fault_of_ours_shows_no_traceback(world, caplog):
+    def fail():
+        raise ZeroDivisionError("secret detail")
+
+    world.app.add_url_rule("/fault", view_func=fail)
+    response = world.client.get("/fault")
+    assert response.status_code == 500
+    assert "secret detail" not in response.get_data(as_text=True)
+    fault_id = response.json["error"].rsplit(" ", 1)[1]
+    assert fault_id in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+def test_readiness_tells_when_the_server_stops(world):
+    assert world.client.get("/readyz").status_code == 200
+    world.services.manager.begin_stop()
+    response = world.client.get("/readyz")
+    assert response.status_code == 503
+    assert response.json["error"] == "the server is stopping"
+    assert world.post().status_code == 503

@@ -1,0 +1,317 @@
+"""The model client against the simulated Messages API: retries, wake-ups, odd answers, what it counts."""
+
+import threading
+from decimal import Decimal
+
+import pytest
+
+from gligabao.cancel import Cancel, Watchdog
+from gligabao.config import ModelPrice
+from gligabao.errors import Cancelled, ModelError, ModelRefused, PromptTooLong, Unavailable
+from gligabao.model.client import Model, Request, Retrying, least_thinking
+from gligabao.model.conversation import Conversation
+from gligabao.model.prices import Prices
+from gligabao.model.reply import RawUsage
+from gligabao.simulator import Simulator, replies
+from tests.fakes import FakeObserver
+
+MODEL = "claude-sonnet-5-5"
+QUICK = Retrying(first_wait_seconds=0.001)
+
+
+@pytest.fixture
+def simulator():
+    with Simulator() as simulator:
+        yield simulator
+
+
+@pytest.fixture
+def watchdog():
+    watchdog = Watchdog()
+    yield watchdog
+    watchdog.close()
+
+
+@pytest.fixture
+def connect(simulator, watchdog):
+    """Connect to the simulator: `connect(cancel, **settings of Model)`."""
+    opened = []
+
+    def connect(cancel=None, **settings):
+        settings = {"api_key": "k", "base_url": simulator.url, "prices": Prices({}), "retrying": QUICK} | settings
+        connection = Model(watchdog=watchdog, **settings).connect(cancel or Cancel())
+        opened.append(connection)
+        return connection
+
+    yield connect
+    for connection in opened:
+        connection.close()
+
+
+def request(topic, **settings):
+    conversation = Conversation(system="Be brief.", topic=topic)
+    return Request(MODEL, conversation, **{"max_tokens": 100} | settings)
+
+
+def test_an_answer_comes_with_its_usage_and_price(connect, simulator):
+    simulator.play("hello", replies.text("Hello."))
+    observer = FakeObserver()
+    reply = connect().ask(request("hello"), observer)
+    assert (reply.text, reply.stop_reason) == ("Hello.", "end_turn")
+    billed = simulator.billed().total
+    assert observer.usage.output_tokens == billed.output_tokens > 0
+    assert observer.usage.input_tokens == billed.input_tokens + billed.cache_creation + billed.cache_read > 0
+    assert observer.usage.cost_usd > 0
+
+
+@pytest.mark.parametrize(
+    ("failure", "note"),
+    [
+        (replies.error(529), "overloaded"),
+        (replies.error(500), "server error"),
+        (replies.error(429), "rate limited"),
+        (replies.drop(), "connection failed"),
+        (replies.drop(midway=True), "connection failed"),
+        (replies.malformed(), "malformed answer"),
+        (replies.raw({"type": "message"}), "malformed answer"),
+        (replies.raw([]), "malformed answer"),
+    ],
+)
+def test_what_may_pass_is_tried_again_and_shown(connect, simulator, failure, note):
+    simulator.play("again", failure, failure, replies.text("Now."))
+    observer = FakeObserver()
+    assert connect().ask(request("again"), observer).text == "Now."
+    assert observer.lines == [f"{note}, retry 1 of 6", f"{note}, retry 2 of 6"]
+
+
+def test_what_does_not_pass_fails_after_the_last_retry(connect, simulator):
+    simulator.play("down", *[replies.error(529)] * 9)
+    with pytest.raises(ModelError, match=r"failed after 6 retries: overloaded \(status 529\): Overloaded"):
+        connect().ask(request("down"), FakeObserver())
+    assert simulator.received == 7
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        replies.error(400, message="no"),
+        replies.error(401),
+        replies.error(403),
+        replies.error(404),
+        replies.error(409),
+        replies.error(429, message="You have reached your specified API usage limits"),
+        replies.raw(
+            {
+                "type": "error",
+                "error": {
+                    "type": "rate_limit_error",
+                    "message": "stop",
+                    "details": {"error_code": "contract_spend_limit_reached"},
+                },
+            },
+            status=429,
+        ),
+        replies.error(500, headers={"x-should-retry": "false"}),
+    ],
+)
+def test_what_will_not_pass_fails_at_once(connect, simulator, failure):
+    simulator.play("refused", failure)
+    with pytest.raises(ModelError):
+        connect().ask(request("refused"), FakeObserver())
+    assert simulator.received == 1
+
+
+def test_the_wait_that_the_server_asks_for_is_kept(connect, simulator):
+    simulator.play("later", replies.error(429, headers={"retry-after-ms": "400"}), replies.text("Now."))
+    connect(retrying=Retrying(first_wait_seconds=60)).ask(request("later"), FakeObserver())
+    first, second = simulator.requests
+    assert second.time - first.time >= 0.4
+
+
+def test_a_wait_longer_than_the_time_left_fails_at_once(connect, simulator):
+    simulator.play("tomorrow", replies.error(429, headers={"retry-after": "86400"}))
+    with pytest.raises(ModelError, match="rate limited"):
+        connect().ask(request("tomorrow"), FakeObserver())
+
+
+def test_a_time_out_is_tried_once_more(connect, simulator):
+    simulator.play("slow", replies.hang(), replies.hang(), replies.text("never asked for"))
+    observer = FakeObserver()
+    with pytest.raises(ModelError, match="timed out"):
+        connect(timeout_seconds=0.2).ask(request("slow"), observer)
+    assert simulator.received == 2
+    assert observer.lines == ["timed out, retry 1 of 6"]
+
+
+def test_an_answer_that_drips_is_timed_out_too(connect, simulator):
+    simulator.play("drip", replies.drip(seconds_per_byte=0.05), replies.text("Whole."))
+    assert connect(timeout_seconds=0.5).ask(request("drip"), FakeObserver()).text == "Whole."
+
+
+@pytest.mark.parametrize("reply", [replies.hang(), replies.drip(seconds_per_byte=0.2), replies.error(529)])
+def test_a_stop_wakes_a_call_wherever_it_sits(connect, simulator, reply):
+    simulator.play("stuck", *[reply] * 9)
+    cancel = Cancel()
+    connection = connect(cancel, retrying=Retrying(first_wait_seconds=60))
+    stopped = threading.Event()
+
+    def ask():
+        with pytest.raises(Cancelled, match="by the user"):
+            connection.ask(request("stuck"), FakeObserver())
+        stopped.set()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert simulator.wait_for_requests(1)
+    cancel.set("by the user")
+    assert stopped.wait(10)
+    thread.join(10)
+    assert simulator.received == 1
+
+
+def test_a_stopped_agent_makes_no_call(connect, simulator):
+    cancel = Cancel()
+    cancel.set("by the user")
+    with pytest.raises(Cancelled):
+        connect(cancel).ask(request("x"), FakeObserver())
+    assert simulator.received == 0
+
+
+def test_an_answer_thrown_away_is_counted(connect, simulator):
+    simulator.play("refuse", replies.refusal("cyber", explanation="no exploits"))
+    observer = FakeObserver()
+    with pytest.raises(ModelRefused, match="the model refused to answer: cyber: no exploits"):
+        connect().ask(request("refuse"), observer)
+    assert observer.usage.input_tokens > 0
+    unusable = {"content": "none", "usage": {"input_tokens": 7, "output_tokens": 3}}
+    simulator.play("unusable", replies.raw(unusable), replies.text("Good."))
+    observer = FakeObserver()
+    connect().ask(request("unusable"), observer)
+    assert observer.usage.input_tokens > 7
+
+
+def test_a_paused_turn_is_continued_with_what_was_said(connect, simulator):
+    simulator.play("pause", replies.pause_turn("One, "), replies.pause_turn("two, "), replies.text("three."))
+    reply = connect().ask(request("pause"), FakeObserver())
+    assert reply.text == "One, two, three."
+    assert [block["text"] for block in simulator.requests[-1].body["messages"][-1]["content"]] == ["One, ", "two, "]
+
+
+def test_a_turn_paused_for_ever_is_an_error(connect, simulator):
+    simulator.play("pause", *[replies.pause_turn("and ")] * 12)
+    with pytest.raises(ModelError, match="paused its turn more than 10 times"):
+        connect().ask(request("pause"), FakeObserver())
+    assert simulator.received == 11
+
+
+@pytest.mark.parametrize(
+    ("failure", "excess"),
+    [
+        (replies.error(400, message="prompt is too long: 280000 tokens > 200000 maximum"), 1.4),
+        (replies.error(400, message="This model's maximum context length is 8192 tokens"), None),
+        (replies.error(413), None),
+    ],
+)
+def test_a_prompt_that_is_too_long_is_told_as_such(connect, simulator, failure, excess):
+    simulator.play("long", failure)
+    with pytest.raises(PromptTooLong) as raised:
+        connect().ask(request("long"), FakeObserver())
+    assert raised.value.excess == excess
+    assert simulator.received == 1
+
+
+def test_a_field_that_the_server_refuses_is_left_out_from_then_on(connect, simulator):
+    refuse = replies.error(400, message="cache_control: Extra inputs are not permitted")
+    simulator.play("local", refuse, replies.text("Hello."), replies.text("Again."))
+    connection = connect()
+    connection.ask(request("local"), FakeObserver())
+    connection.ask(request("local"), FakeObserver())
+    assert ["cache_control" in asked.body for asked in simulator.requests] == [True, False, False]
+
+
+def test_caching_that_is_demanded_is_not_left_out(connect, simulator):
+    simulator.play("local", replies.error(400, message="cache_control: Extra inputs are not permitted"))
+    with pytest.raises(ModelError):
+        connect(prompt_cache="on").ask(request("local"), FakeObserver())
+
+
+def test_caching_can_be_off(connect, simulator):
+    connect(prompt_cache="off").ask(request("anything"), FakeObserver())
+    assert "cache_control" not in simulator.requests[0].body
+
+
+@pytest.mark.parametrize("model", ["claude-sonnet-5-5", "claude-opus-5-5", "claude-sonnet-5", "claude-haiku-5-5"])
+def test_little_thinking_is_asked_for_in_words_the_model_takes(connect, simulator, model):
+    conversation = Conversation(system="Be brief.", topic="thinking")
+    asked = Request(model, conversation, max_tokens=1024, options=least_thinking(model))
+    connect().ask(asked, FakeObserver())
+    assert [recorded.status for recorded in simulator.requests] == [200]
+
+
+def test_without_a_key_there_is_no_connection(watchdog):
+    with pytest.raises(Unavailable, match="ANTHROPIC_API_KEY"):
+        Model(api_key=None, base_url=None, prices=Prices({}), watchdog=watchdog).connect(Cancel())
+
+
+def test_the_key_is_sent_and_never_told(connect, simulator):
+    simulator.play("x", replies.error(401))
+    with pytest.raises(ModelError) as raised:
+        connect(api_key="sk-canary").ask(request("x"), FakeObserver())
+    assert "sk-canary" not in str(raised.value)
+
+
+def test_one_connection_is_kept_for_all_calls(connect, simulator):
+    connection = connect()
+    ports = set()
+    for _ in range(3):
+        connection.ask(request("x"), FakeObserver())
+        ports.add(connection._line._socket.getsockname())
+    assert len(ports) == 1
+
+
+# Prices, computed by hand from the public price table: dollars a million tokens, $0.01 a search.
+PRICED = [
+    ("claude-sonnet-5-5", {"input_tokens": 1_000_000}, "2"),
+    ("claude-sonnet-5-5", {"output_tokens": 1_000_000}, "10"),
+    ("claude-sonnet-5-5", {"cache_creation_input_tokens": 1_000_000}, "2.5"),
+    ("claude-sonnet-5-5", {"cache_read_input_tokens": 1_000_000}, "0.1"),
+    ("claude-sonnet-5-5", {"server_tool_use": {"web_search_requests": 2}}, "0.02"),
+    (
+        "claude-sonnet-5-5",
+        {
+            "cache_creation_input_tokens": 2_000_000,
+            "cache_creation": {"ephemeral_5m_input_tokens": 1_000_000, "ephemeral_1h_input_tokens": 1_000_000},
+        },
+        "6.5",
+    ),
+    ("claude-haiku-5-5", {"input_tokens": 100_000}, "0.01"),
+    ("claude-haiku-5-5", {"input_tokens": 100_000, "cache_read_input_tokens": 100_000}, "0.055"),
+    ("claude-opus-5-5", {"input_tokens": 1000, "output_tokens": 100}, "0.006"),
+]
+
+
+@pytest.mark.parametrize(("model", "usage", "dollars"), PRICED)
+def test_calls_cost_what_the_price_table_says(model, usage, dollars):
+    assert Prices({}).price(model, RawUsage.model_validate(usage)).cost_usd == Decimal(dollars)
+
+
+def test_a_model_without_a_price_is_said_so():
+    prices = Prices({})
+    assert not prices.is_known("qwen3:8b")
+    assert prices.price("qwen3:8b", RawUsage(input_tokens=5)).cost_usd is None
+
+
+def test_prices_of_ones_own_count_for_the_models_they_name():
+    own = ModelPrice(input=1.0, output=2.0, cache_read=0.1, cache_write=1.5)
+    usage = RawUsage(
+        input_tokens=10**6, output_tokens=10**6, cache_read_input_tokens=10**6, cache_creation_input_tokens=10**6
+    )
+    prices = Prices({"qwen3:8b": own})
+    assert prices.is_known("qwen3:8b")
+    assert prices.price("qwen3:8b", usage).cost_usd == Decimal("4.6")
+
+
+def test_the_retries_take_about_three_minutes():
+    waits = [Retrying().wait_seconds(retry) for retry in range(1, 7)]
+    assert 140 <= sum(waits) <= 190
+    assert waits == sorted(waits)

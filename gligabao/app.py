@@ -19,7 +19,7 @@ from gligabao.research.manager import Manager
 from gligabao.research.researcher import Shared
 from gligabao.store.database import Database, open_database
 from gligabao.store.migrate import migrate
-from gligabao.store.node import NodeLock, node_lock
+from gligabao.store.node import NodeLock, node_lock_path
 from gligabao.store.runs import Runs
 from gligabao.web.api import make_api
 from gligabao.web.auth import guard
@@ -57,7 +57,7 @@ def open_services(config: Config) -> Services:
     """
     prompts = Prompts.load()
     allow = Allow.parse(config.fetch_allow)
-    lock = node_lock(config.database_url, config.data_dir)
+    lock = NodeLock(node_lock_path(config.database_url, config.data_dir))
     predecessor = lock.acquire()
     try:
         db = open_database(config.database_url)

@@ -2,6 +2,7 @@
 
     GligabaoError
     ├── ConfigError           the settings cannot be used; the start stops
+    ├── StartError            the server cannot start here and now, though its settings are right
     ├── BadInput              400: what the caller sent is wrong
     ├── Forbidden             403
     ├── NotFound              404: not there, or not the caller's
@@ -29,6 +30,10 @@ class GligabaoError(Exception):
 
 class ConfigError(GligabaoError):
     """A setting is unknown, of the wrong type or unreadable. The message is one line naming key and file."""
+
+
+class StartError(GligabaoError):
+    """The server cannot start: the database is in use or of a newer version. The message is one line."""
 
 
 class BadInput(GligabaoError):

@@ -5,16 +5,29 @@ recipe (stop the agents in `worker_exit`) lost every run at SIGTERM when a strea
 USR2 start a second worker beside the live one. So the stop begins at the signal itself, those signals do
 nothing, and the last act is one transaction that ends what is still running.
 
-Private hooks used, read in gunicorn 27.0: `Arbiter.handle_*`, `ThreadWorker.handle_exit` and `handle_quit`.
+A client that sends its request slowly must not hold a thread: a connection waits for its first byte without one,
+and a request that is not complete soon after is cut.
+
+Private hooks used, read in gunicorn 27.0.1: `Arbiter.handle_*`, and of `ThreadWorker` `handle_exit`, `handle_quit`,
+`enqueue_req`, `handle`, `pending_conns` and `poller`. tests/test_gunicorn.py has a test for each.
 """
 
 import ctypes
+import errno
+import io
 import logging
 import os
 import queue
+import selectors
 import signal
+import socket
+import struct
 import sys
 import threading
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from gunicorn.app.base import BaseApplication
@@ -26,7 +39,8 @@ from gligabao import __version__
 from gligabao.app import Services, create_app, open_services
 from gligabao.config import Config
 from gligabao.errors import GligabaoError
-from gligabao.logs import configure_logs
+from gligabao.logs import configure_logs, keep_secret
+from gligabao.web.failures import MAX_BODY_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +48,11 @@ MASTER_PATIENCE_SECONDS = 10
 """After SIGTERM the master kills a worker that takes longer than this."""
 OPEN_REQUESTS_SECONDS = 2
 """How long a stopping worker waits for requests that are being answered."""
+FIRST_BYTE_SECONDS = 5.0
+REQUEST_SECONDS = 5.0
+"""A request, body included, must have come in this long after its first bytes."""
+SEND_SECONDS = 20
+"""A client that takes nothing of its answer for this long is let go."""
 PR_SET_PDEATHSIG = 1
 """Linux, prctl(2): the signal that a process gets when its parent dies."""
 
@@ -44,6 +63,8 @@ def serve(config: Config) -> int:
     Raises `ConfigError` or `StoreError` when it cannot start.
     """
     configure_logs(config.log_format)
+    for secret in config.secrets():
+        keep_secret(secret)
     # Once before the fork: what cannot work is then one line and an exit code, not a worker that dies.
     open_services(config).close()
     try:
@@ -53,7 +74,7 @@ def serve(config: Config) -> int:
     return 0
 
 
-class _Application(BaseApplication):
+class _Application(BaseApplication):  # type: ignore[misc]
     """gunicorn's application: its settings, and the objects of the worker."""
 
     def __init__(self, config: Config) -> None:
@@ -92,7 +113,7 @@ class _Application(BaseApplication):
         except GligabaoError as error:
             log.error("%s", error)
             sys.exit(Arbiter.APP_LOAD_ERROR)
-        return create_app(self.services)
+        return _WholeRequests(create_app(self.services))
 
     def run(self) -> None:
         """Run the master until it ends."""
@@ -118,6 +139,25 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         self._signals: set[int] = set()
         # A put into a SimpleQueue is safe in a signal handler; taking a lock or starting a thread is not.
         self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def enqueue_req(self, conn: Any) -> None:
+        """Let a new connection wait for its first byte at the poller: gunicorn has a thread wait with it."""
+        if conn.initialized or conn.data_ready:
+            super().enqueue_req(conn)
+            return
+        conn.sock.setblocking(False)
+        conn.timeout = time.monotonic() + FIRST_BYTE_SECONDS
+        self.pending_conns.append(conn)
+        self.poller.register(conn.sock, selectors.EVENT_READ, partial(self.on_pending_socket_readable, conn))
+
+    def handle(self, conn: Any) -> Any:
+        """Answer a request, unless it does not come in whole and soon."""
+        conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
+        with ExitStack() as deadline:
+            watchdog = self.app.services.watchdog
+            deadline.enter_context(watchdog.deadline(REQUEST_SECONDS, partial(_cut, conn.sock)))
+            _incoming.deadline = deadline
+            return super().handle(conn)
 
     def watch_for_stop(self, services: Services) -> None:
         """Have the agents told to stop as soon as a signal says so."""
@@ -149,6 +189,34 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         self.hurry.set()
         if not self.leaving:
             sys.exit(0)
+
+
+_incoming = threading.local()
+"""Of the thread that takes a request: `deadline`, to be closed when the request is in."""
+
+
+class _WholeRequests:
+    """The application behind a door that takes in the whole request first, so that its deadline covers the body."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        """Read the body, as far as it may be long, and pass the request on."""
+        length = int(environ.get("CONTENT_LENGTH") or 0)
+        if length <= MAX_BODY_BYTES:
+            body = environ["wsgi.input"].read(MAX_BODY_BYTES + 1)
+            if len(body) < length:
+                # Half a request must not pass for a whole one, should its JSON happen to be complete.
+                raise ConnectionResetError(errno.ECONNRESET, "the request broke off")
+            environ["wsgi.input"] = io.BytesIO(body)
+        _incoming.deadline.close()
+        answer: Iterable[bytes] = self._app(environ, start_response)
+        return answer
+
+
+def _cut(connection: socket.socket) -> None:
+    connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Logger(Logger):  # type: ignore[misc]

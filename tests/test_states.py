@@ -35,7 +35,7 @@ def test_an_answer_at_once(world):
 
 
 def test_tools_and_then_the_report(world):
-    page = f"{world.simulator.url}/pages/"
+    page = f"{world.simulator.url}/pages/coast-visitor-guide.html"
     world.simulator.play_search("tides", searched("High at noon.", (page, "Index")))
     run = world.run(
         thinking("hm", tool_calls(call("web_search", query="tides"), call("fetch_url", url=page))), text("Report.")
@@ -67,7 +67,7 @@ def test_a_failing_tool_does_not_fail_the_run(world):
 
 
 def test_five_mixed_calls_of_one_answer(world):
-    page = f"{world.simulator.url}/pages/"
+    page = f"{world.simulator.url}/pages/coast-visitor-guide.html"
     world.simulator.play_search("works", searched("Found.", (page, "Index")))
     world.simulator.play_search("broken", search_error("unavailable", words=""))
     run = world.run(
@@ -94,7 +94,7 @@ def test_five_mixed_calls_of_one_answer(world):
 
 
 def test_a_page_that_was_read_is_not_read_again(world):
-    page = f"{world.simulator.url}/pages/"
+    page = f"{world.simulator.url}/pages/coast-visitor-guide.html"
     again = tool_calls(call("fetch_url", url=page))
     run = world.run(again, again, text("Report."))
     assert shape(run)[2:5] == [f"1 reading {page}", "2 thinking step 2 of 20", f"2 reading {page} (already read)"]
@@ -172,7 +172,7 @@ def test_an_empty_answer_is_asked_for_again_in_its_step(world):
 
 
 def test_a_prompt_too_long_makes_the_next_call_the_last(world):
-    page = f"{world.simulator.url}/pages/"
+    page = f"{world.simulator.url}/pages/coast-visitor-guide.html"
     too_long = error(400, message="prompt is too long: 210000 tokens > 200000 maximum")
     run = world.run(tool_calls(call("fetch_url", url=page)), too_long, text("Report."))
     assert shape(run) == [

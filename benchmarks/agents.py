@@ -1,0 +1,74 @@
+"""Our agents with a tool that costs nothing, for measuring the rest of a step: loop, states stored, model client."""
+
+import threading
+from collections.abc import Callable
+
+from gligabao.agent.loop import Agent
+from gligabao.agent.tools import Tool, Toolbox, ToolInput
+from gligabao.cancel import Cancel, Watchdog
+from gligabao.model.client import Model
+from gligabao.model.prices import Prices
+from gligabao.records import Ending, NewRun, StateName, Status
+from gligabao.research.recorder import Recorder
+from gligabao.store.database import open_database
+from gligabao.store.migrate import migrate
+from gligabao.store.runs import Runs
+
+MODEL = "claude-sonnet-5-5"
+
+
+class LookUp(ToolInput):
+    """Input of the tool."""
+
+    word: str
+
+
+class Bench:
+    """A database, a model and agents between them, without the server around."""
+
+    def __init__(self, database_url: str, model_url: str, look_up: Callable[[str], str]) -> None:
+        self.db = open_database(database_url)
+        migrate(self.db)
+        self.runs = Runs(self.db)
+        self.watchdog = Watchdog()
+        self.model = Model(api_key="k", base_url=model_url, prices=Prices({}), watchdog=self.watchdog)
+        self._closing = threading.Event()
+        self._toolbox = Toolbox(
+            [
+                Tool(
+                    "lookup",
+                    "Looks a word up.",
+                    LookUp,
+                    StateName.USING_TOOL,
+                    lambda given: given.word,
+                    lambda given, observer: look_up(given.word),
+                )
+            ]
+        )
+
+    def run_agent(self, steps: int, user: str = "bench") -> int:
+        """Do one whole run, from its row to its stored end, and return its id."""
+        new = NewRun(user_id=user, topic="The topic", model=MODEL, max_steps=steps, priced=True)
+        run = self.runs.start_run(new, owner="bench", max_working=10**9)
+        cancel = Cancel()
+        recorder = Recorder(runs=self.runs, run=run, owner="bench", cancel=cancel, closing=self._closing)
+        connection = self.model.connect(cancel)
+        try:
+            outcome = Agent(
+                connection=connection,
+                model=MODEL,
+                system="Research.",
+                toolbox=self._toolbox,
+                max_steps=steps,
+                max_answer_tokens=16000,
+                observer=recorder,
+            ).run("The topic")
+        finally:
+            connection.close()
+        recorder.end(Ending(Status.COMPLETED, outcome.stop_reason, report=outcome.report))
+        return run.id
+
+    def close(self) -> None:
+        """End the threads and connections."""
+        self.watchdog.close()
+        self.db.close()

@@ -1,0 +1,28 @@
+"""`gligabao serve`: the server, in this process."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.option("--host", help="The address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=int, help="The port to listen on.  [default: 8080]")
+@click.option("--database-url", metavar="URL", help="The database.  [default: sqlite:///gligabao.db]")
+@click.option("--insecure", is_flag=True, help="Allow auth = off on an address that other machines reach.")
+@click.pass_context
+def serve(ctx: click.Context, /, insecure: bool, **flags: Any) -> None:
+    """Run the server until SIGTERM or Ctrl-C.
+
+    A flag wins over the environment, and that over the file; `gligabao config` prints what is in force.
+    """
+    from gligabao.config import Config
+
+    config_file: Path | None = ctx.obj
+    config = Config.load(config_file, environ=os.environ, flags={**flags, "insecure": insecure or None})
+    # After the settings: it takes seconds to import, and a bad setting is told at once.
+    from gligabao.server import serve as serve_until_stopped
+
+    ctx.exit(serve_until_stopped(config))

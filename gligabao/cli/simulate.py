@@ -1,0 +1,57 @@
+"""`gligabao simulate`: the simulated Messages API, in this process."""
+
+import signal
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from gligabao.simulator import Simulator
+
+_STOPPING = {signal.SIGINT, signal.SIGTERM}
+
+
+@click.command()
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8081,
+    show_default=True,
+    help="The port to listen on, on this machine; 0 takes any.",
+)
+def simulate(port: int) -> None:
+    """Run a simulated Messages API with a small web of its own, until SIGTERM or Ctrl-C.
+
+    For trying and testing without a key: no real model is asked.
+    """
+    # Blocked before the threads of the simulator begin, which inherit it: so the signals wait for sigwait.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    try:
+        simulator = _start_simulator(port)
+        try:
+            click.echo(_say_how_to_use(simulator))
+            signal.sigwait(_STOPPING)
+        finally:
+            simulator.stop()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start_simulator(port: int) -> "Simulator":
+    from gligabao.simulator import Simulator
+
+    try:
+        return Simulator(host="127.0.0.1", port=port).start()
+    except OSError as error:
+        raise click.ClickException(f"cannot listen on 127.0.0.1:{port}: {error.strerror}") from None
+
+
+def _say_how_to_use(simulator: "Simulator") -> str:
+    return f"""\
+A simulated Messages API listens on {simulator.url} (no real model is asked).
+Point a server at it with:
+
+  ANTHROPIC_BASE_URL={simulator.url} ANTHROPIC_API_KEY=simulated \\
+    GLIGABAO_FETCH_ALLOW='["{simulator.address}"]' gligabao serve
+
+Ctrl-C ends it."""

@@ -6,7 +6,9 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import requests
@@ -17,12 +19,15 @@ READY_SECONDS = 30
 class ServerProcess:
     """`gligabao serve` in a process group of its own. Its log is kept in `log`."""
 
-    def __init__(self, folder: Path, *arguments: str, **settings: str) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, environ: Mapping[str, str] = MappingProxyType({}), **settings: str
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log: list[str] = []
         self._ready = threading.Event()
         environment = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
+        environment |= environ
         environment |= {f"GLIGABAO_{key.upper()}": value for key, value in settings.items()}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gligabao", "serve", "--port", str(self.port), *arguments],

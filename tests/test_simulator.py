@@ -107,6 +107,7 @@ def test_a_failed_search_is_an_error_inside_a_200_and_costs_nothing(
         (tool_calls(call("look_up", word="tide"), call("look_up", word="sea")), "tool_use", ["tool_use", "tool_use"]),
         (tool_calls(call("look_up"), text="Let me see."), "tool_use", ["text", "tool_use"]),
         (replies.thinking("hm", text("a")), "end_turn", ["thinking", "text"]),
+        (replies.redacted_thinking(text("a")), "end_turn", ["redacted_thinking", "text"]),
         (replies.pause_turn(), "pause_turn", ["text"]),
         (replies.refusal("cyber"), "refusal", []),
         (replies.cut_text("half a"), "max_tokens", ["text"]),

@@ -8,7 +8,17 @@ import pytest
 import requests
 
 from gligabao.simulator import Simulator
-from gligabao.simulator.replies import call, pause_turn, searched, text, thinking, tool_calls, unknown_block
+from gligabao.simulator.replies import (
+    Reply,
+    call,
+    pause_turn,
+    redacted_thinking,
+    searched,
+    text,
+    thinking,
+    tool_calls,
+    unknown_block,
+)
 
 MODEL = "claude-sonnet-5-5"
 HEADERS = {"x-api-key": "any", "anthropic-version": "2026-10-21"}
@@ -273,6 +283,10 @@ REFUSED: dict[str, tuple[Body | list[Any], str]] = {
         talk(assistant([{"type": "thinking", "thinking": "hm", "signature": "abc"}, words("ok")]), user("x")),
         "Invalid `signature` in `thinking` block",
     ),
+    "redacted thinking that nobody gave": (
+        talk(assistant([{"type": "redacted_thinking", "data": "abc"}, words("ok")]), user("x")),
+        "Invalid `data` in `redacted_thinking` block",
+    ),
     "a search result that nobody sealed": (
         talk(
             assistant(
@@ -515,12 +529,16 @@ def test_a_turn_that_was_not_paused_is_no_end(sim: Simulator) -> None:
     assert "does not support assistant message prefill" in response.json()["error"]["message"]
 
 
-def test_an_unknown_block_is_taken_back(sim: Simulator) -> None:
-    sim.play("hologram", unknown_block("hologram"), text("taken"))
-    body = simple(messages=[user("hologram")])
+@pytest.mark.parametrize(
+    ("reply", "block_type"),
+    [(unknown_block("hologram"), "hologram"), (redacted_thinking(text("a")), "redacted_thinking")],
+)
+def test_a_block_that_means_nothing_to_a_client_is_taken_back(sim: Simulator, reply: Reply, block_type: str) -> None:
+    sim.play(f"block {block_type}", reply, text("taken"))
+    body = simple(messages=[user(f"block {block_type}")])
     content = send(sim, body).json()["content"]
-    assert content[0]["type"] == "hologram"
-    response = send(sim, {**body, "messages": [user("hologram"), assistant(content), user("and?")]})
+    assert content[0]["type"] == block_type
+    response = send(sim, {**body, "messages": [*body["messages"], assistant(content), user("and?")]})
     assert response.status_code == 200
 
 

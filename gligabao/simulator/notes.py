@@ -1,0 +1,176 @@
+"""What the scripted researcher knows: all that stands in the request, and nothing else.
+
+It keeps no memory of its own, so any number of conversations can go on at once.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gligabao.simulator.prompt import Block, blocks_of, first_user_text, text_of
+from gligabao.simulator.search import is_prose, sentences
+from gligabao.simulator.web import find_page, stems_of
+
+SEARCH = "web_search"
+FETCH = "fetch_url"
+_URL = re.compile(r"https?://[^\s<>\"'\])|]+")
+_FIGURE = re.compile(r"\d[\d,]*(?:\.\d+)?")
+_AROUND_TITLES = " \t-\u2013\u2014:*[]|"
+_LONG_LINE = 80
+_MAX_CLAIMS = 60
+_FOOTER = "gligabao simulator"
+"""Stands in the last line of every bundled page, which says only that the page is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A sentence that a page says."""
+
+    text: str
+    url: str
+    stems: frozenset[str]
+    figures: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An attempt to read a page."""
+
+    url: str
+    failed: bool
+    text: str
+    """What came back: the page, or what went wrong."""
+
+    def claims(self) -> list[Claim]:
+        """Return the sentences of the page."""
+        return [] if self.failed else list(_claims(self.text, self.url))[:_MAX_CLAIMS]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Two pages that give different figures for the same thing."""
+
+    one: Claim
+    other: Claim
+
+    @property
+    def figures(self) -> tuple[str, str]:
+        """The two figures, each with what is counted."""
+        return _differing(self.one, self.other), _differing(self.other, self.one)
+
+
+@dataclass(slots=True)
+class Notes:
+    """What the conversation holds so far."""
+
+    topic: str
+    tools: frozenset[str]
+    """The tools that may be called now."""
+    queries: list[str] = field(default_factory=list)
+    found: list[list[str]] = field(default_factory=list)
+    """The URLs that each search found, in order."""
+    titles: dict[str, str] = field(default_factory=dict)
+    briefings: list[Claim] = field(default_factory=list)
+    """Sentences of the search results."""
+    reads: list[Read] = field(default_factory=list)
+
+    @property
+    def unread(self) -> list[str]:
+        """The URLs that were found and not yet tried: the first two of a search, then the first of the next, ..."""
+        tried = {read.url for read in self.reads}
+        heads = [url for urls in self.found for url in urls[:2]]
+        tails = [url for urls in self.found for url in urls[2:]]
+        return [url for url in dict.fromkeys([*heads, *tails]) if url not in tried]
+
+    @property
+    def claims(self) -> list[Claim]:
+        """All that the pages read say."""
+        return [claim for read in self.reads for claim in read.claims()]
+
+    def title(self, url: str) -> str:
+        """Return the title of a page, as the search gave it."""
+        return self.titles.get(url) or (page.title if (page := find_page(url)) else url)
+
+    def conflict(self) -> Conflict | None:
+        """Return the clearest contradiction between two pages, None when there is none."""
+        counted = [claim for claim in self.claims if claim.figures]
+        best: Conflict | None = None
+        best_likeness = 0.6
+        for index, one in enumerate(counted):
+            for other in counted[index + 1 :]:
+                if one.url == other.url or not (one.figures - other.figures and other.figures - one.figures):
+                    continue
+                likeness = _likeness(one, other)
+                if likeness > best_likeness:
+                    best, best_likeness = Conflict(one, other), likeness
+        return best
+
+
+def take_notes(body: dict[str, Any]) -> Notes:
+    """Return what a request tells its researcher."""
+    forbidden = (body.get("tool_choice") or {}).get("type") == "none"
+    tools = frozenset() if forbidden else frozenset(str(tool["name"]) for tool in body.get("tools") or ())
+    notes = Notes(first_user_text(body), tools)
+    for call, result in _calls_with_results(body):
+        said = text_of(result.get("content") or "")
+        failed = bool(result.get("is_error"))
+        if call["name"] == SEARCH:
+            notes.queries.append(str(call["input"].get("query", "")))
+            _note_search(notes, "" if failed else said)
+        elif call["name"] == FETCH:
+            notes.reads.append(Read(str(call["input"].get("url", "")), failed, said))
+    return notes
+
+
+def _calls_with_results(body: dict[str, Any]) -> Iterator[tuple[Block, Block]]:
+    calls: dict[str, Block] = {}
+    for message in body["messages"]:
+        for block in blocks_of(message["content"]):
+            if block["type"] == "tool_use":
+                calls[block["id"]] = block
+            elif block["type"] == "tool_result":
+                yield calls[block["tool_use_id"]], block
+
+
+def _note_search(notes: Notes, said: str) -> None:
+    briefing, sources, listing = said.rpartition("Sources:")
+    urls: list[str] = []
+    for line in (listing if sources else said).splitlines():
+        for match in _URL.finditer(line):
+            url = match.group().rstrip(".,;:")
+            urls.append(url)
+            title = line.replace(f"({url})", "").replace(url, "").strip(_AROUND_TITLES)
+            notes.titles.setdefault(url, title if sources else "")
+    notes.found.append(list(dict.fromkeys(urls)))
+    notes.briefings.extend(_claims(briefing if sources else said, ""))
+
+
+def _claims(text: str, url: str) -> Iterator[Claim]:
+    for paragraph in _paragraphs(text):
+        for sentence in () if _FOOTER in paragraph else sentences(paragraph):
+            if is_prose(sentence) and not _URL.search(sentence):
+                yield Claim(sentence, url, stems_of(_FIGURE.sub(" ", sentence)), frozenset(_FIGURE.findall(sentence)))
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """Join the lines of wrapped paragraphs, and leave headings and menu entries on their own."""
+    paragraph = ""
+    for line in map(str.strip, text.splitlines()):
+        paragraph = f"{paragraph} {line}".strip()
+        if len(line) < _LONG_LINE or line[-1] in ".!?":
+            yield paragraph
+            paragraph = ""
+    yield paragraph
+
+
+def _likeness(one: Claim, other: Claim) -> float:
+    together = one.stems | other.stems
+    return len(one.stems & other.stems) / len(together) if len(together) >= 4 else 0.0
+
+
+def _differing(claim: Claim, other: Claim) -> str:
+    """Return the figure of this claim that the other does not have, with the two words after it."""
+    figure = next(figure for figure in _FIGURE.findall(claim.text) if figure not in other.figures)
+    match = re.search(re.escape(figure) + r"(?:\s+[A-Za-z]+){0,2}", claim.text)
+    return match.group() if match else figure

@@ -1,0 +1,163 @@
+"""The report of the built-in researcher, put together from the sentences of the pages it has read."""
+
+import re
+
+from gligabao.simulator.notes import Claim, Conflict, Notes
+from gligabao.simulator.web import DEMO_TOPIC, keywords, stems_of
+
+DISCLAIMER = (
+    "*This report was written by gligabao's simulated model over bundled sample pages. No real model was asked.*"
+)
+# Sentences that begin so lean on the one before them and say little alone.
+_LEANING = ("It ", "Its ", "That ", "This ", "These ", "Those ", "They ", "Their ", "Such ", "But ", "Without that ")
+_BEFORE_PUBLISHER = re.compile(" (?:[-|\u2013\u2014\u00b7]) ")
+_ANSWER_CLAIMS = 2
+_DETAIL_CLAIMS = 6
+
+
+def write_report(notes: Notes) -> str:
+    """Return the report in Markdown: the answer, the details, what does not agree, what is missing, the sources."""
+    parts = [DISCLAIMER]
+    claims = notes.claims
+    if claims:
+        conflict = notes.conflict()
+        parts += [_answer(notes, claims, conflict), _details(notes, claims, conflict)]
+        parts += [_disagreement(notes, conflict)] if conflict else []
+    else:
+        briefed = _choose(notes, notes.briefings, _DETAIL_CLAIMS)
+        parts.append(_from_briefings(notes, briefed) if briefed else _nothing(notes))
+    parts += [_gaps(notes), _sources(notes)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _answer(notes: Notes, claims: list[Claim], conflict: Conflict | None) -> str:
+    said = " ".join(_linked(notes, claim) for claim in _main_claims(notes, _undisputed(claims, conflict)))
+    if conflict is None:
+        return f"**In short.** {said or 'The pages that were read say little on this topic.'}"
+    one, other = conflict.figures
+    return (
+        f"**In short.** The sources do not agree: {one} according to {_link(notes, conflict.one.url)}, {other} "
+        f"according to {_link(notes, conflict.other.url)}; more on that below. {said}"
+    )
+
+
+def _details(notes: Notes, claims: list[Claim], conflict: Conflict | None) -> str:
+    undisputed = _undisputed(claims, conflict)
+    told = _main_claims(notes, undisputed)
+    chosen = _choose(notes, [claim for claim in undisputed if claim not in told], _DETAIL_CLAIMS)
+    return "\n".join(["## Details", "", *(f"- {_linked(notes, claim)}" for claim in chosen)]) if chosen else ""
+
+
+def _main_claims(notes: Notes, claims: list[Claim]) -> list[Claim]:
+    return _choose(notes, claims, _ANSWER_CLAIMS, at_least=2) or _choose(notes, claims, _ANSWER_CLAIMS)
+
+
+def _undisputed(claims: list[Claim], conflict: Conflict | None) -> list[Claim]:
+    """Return the claims without a figure that the sources disagree on."""
+    if conflict is None:
+        return claims
+    disputed = conflict.one.figures ^ conflict.other.figures
+    return [claim for claim in claims if not claim.figures & disputed]
+
+
+def _disagreement(notes: Notes, conflict: Conflict) -> str:
+    one, other = conflict.figures
+    lines = ["## Where the sources disagree", ""]
+    lines += [
+        f"- {figure}: “{c.text}” ({_link(notes, c.url)})"
+        for figure, c in zip((one, other), (conflict.one, conflict.other), strict=True)
+    ]
+    others = _said_elsewhere(notes, conflict)
+    lines += [f"- On the same figures: {_linked(notes, claim)}" for claim in others]
+    if not others:
+        lines.append("- No page that was read says why the figures differ.")
+    return "\n".join(lines)
+
+
+def _said_elsewhere(notes: Notes, conflict: Conflict) -> list[Claim]:
+    """Return what other pages say of the disputed figures: up to two sentences each."""
+    disputed = conflict.one.figures ^ conflict.other.figures
+    found: dict[str, list[Claim]] = {}
+    for claim in notes.claims:
+        if claim.url not in (conflict.one.url, conflict.other.url) and claim.figures & disputed:
+            found.setdefault(claim.url, [])
+            if not claim.text.endswith("?") and claim not in found[claim.url]:
+                found[claim.url].append(claim)
+    return [claim for claims in found.values() for claim in claims[:2]]
+
+
+def _from_briefings(notes: Notes, chosen: list[Claim]) -> str:
+    lines = ["**In short**, from search briefings alone, as no page could be read:", ""]
+    return "\n".join([*lines, *(f"- {claim.text}" for claim in chosen)])
+
+
+def _nothing(notes: Notes) -> str:
+    words = ", ".join(keywords(notes.topic)[:6]) or notes.topic
+    return (
+        f"**In short.** The small web of the simulator holds nothing on this topic ({words}). The topic that it was "
+        f"made for is: {DEMO_TOPIC}"
+    )
+
+
+def _gaps(notes: Notes) -> str:
+    lines = [f"- {read.url} could not be read: {_one_line(read.text)}" for read in notes.reads if read.failed]
+    if notes.claims:
+        covered = frozenset[str]().union(*(claim.stems for claim in notes.claims))
+        missing = [word for word in keywords(notes.topic) if not stems_of(word) <= covered]
+        lines += [f"- No page that was read says anything on: {', '.join(missing)}."] if missing else []
+    lines += [
+        f"- A search found nothing: {query}" for query, urls in zip(notes.queries, notes.found, strict=True) if not urls
+    ]
+    return "\n".join(["## What was not found", "", *(lines or ["- Nothing that was looked for is missing."])])
+
+
+def _sources(notes: Notes) -> str:
+    read = dict.fromkeys(read.url for read in notes.reads if not read.failed)
+    if read:
+        return "\n".join(["## Sources", "", *(f"- {notes.title(url)}: {url}" for url in read)])
+    listed = [url for urls in notes.found for url in urls]
+    lines = [f"- {notes.title(url)}: {url} (found, not read)" for url in dict.fromkeys(listed)]
+    return "\n".join(["## Sources", "", *(lines or ["- None."])])
+
+
+def _choose(notes: Notes, claims: list[Claim], number: int, *, at_least: int = 1) -> list[Claim]:
+    """Return claims that together cover the topic: each next one is the one that adds the most to it.
+
+    Words that few claims have count more, and a short sentence more than a long one. A claim with fewer than
+    `at_least` words of the topic is none on it.
+    """
+    topic = stems_of(notes.topic)
+    alone = [claim for claim in claims if not claim.text.startswith(_LEANING)]
+    left = list({claim.text: claim for claim in alone if len(claim.stems & topic) >= at_least}.values())
+    weights = {stem: 1 / (1 + sum(stem in claim.stems for claim in left)) for stem in topic}
+    chosen: list[Claim] = []
+    covered: frozenset[str] = frozenset()
+    while left and len(chosen) < number:
+        best = max(left, key=lambda claim: _worth(claim, topic, covered, weights))
+        chosen.append(best)
+        covered |= best.stems
+        left.remove(best)
+    return chosen
+
+
+def _worth(
+    claim: Claim, topic: frozenset[str], covered: frozenset[str], weights: dict[str, float]
+) -> tuple[float, float]:
+    def per_word(stems: frozenset[str]) -> float:
+        return sum(weights[stem] for stem in stems) / (10 + len(claim.text.split()))
+
+    return per_word(claim.stems & topic - covered), per_word(claim.stems & topic)
+
+
+def _linked(notes: Notes, claim: Claim) -> str:
+    return f"{claim.text} ({_link(notes, claim.url)})" if claim.url else claim.text
+
+
+def _link(notes: Notes, url: str) -> str:
+    """Return a link named after the publisher, where the title ends with one."""
+    name = _BEFORE_PUBLISHER.split(notes.title(url))[-1]
+    return f"[{name.replace('[', '(').replace(']', ')')}]({url})"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:200] or "no reason was given"

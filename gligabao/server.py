@@ -14,6 +14,7 @@ Private hooks used, read in gunicorn 27.0.1: `Arbiter.handle_*`, and of `ThreadW
 
 import ctypes
 import errno
+import gc
 import io
 import logging
 import os
@@ -28,7 +29,7 @@ import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
@@ -57,8 +58,8 @@ PR_SET_PDEATHSIG = 1
 """Linux, prctl(2): the signal that a process gets when its parent dies."""
 
 
-def serve(config: Config) -> int:
-    """Run the server until it is told to stop; return the exit code of the process.
+def serve(config: Config) -> NoReturn:
+    """Run the server until it is told to stop, and end the process.
 
     Raises `ConfigError` or `StoreError` when it cannot start.
     """
@@ -67,11 +68,16 @@ def serve(config: Config) -> int:
         keep_secret(secret)
     # Once before the fork: what cannot work is then one line and an exit code, not a worker that dies.
     open_services(config).close()
+    # The worker shares these objects with the master: keep its collector from touching, and so copying, them.
+    gc.freeze()
+    code = 0
     try:
         _Application(config).run()
     except SystemExit as end:
-        return 0 if end.code in (None, 0) else 1
-    return 0
+        code = 0 if end.code in (None, 0) else 1
+    logging.shutdown()
+    # Not a plain return: clearing up after all those libraries took the interpreter up to seconds on a busy machine.
+    os._exit(code)
 
 
 class _Application(BaseApplication):  # type: ignore[misc]
@@ -209,7 +215,8 @@ class _WholeRequests:
             if len(body) < length:
                 # Half a request must not pass for a whole one, should its JSON happen to be complete.
                 raise ConnectionResetError(errno.ECONNRESET, "the request broke off")
-            environ["wsgi.input"] = io.BytesIO(body)
+            # A body in chunks has no length until now.
+            environ |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         _incoming.deadline.close()
         answer: Iterable[bytes] = self._app(environ, start_response)
         return answer
@@ -254,6 +261,10 @@ def _worker_is_ready(worker: _Worker) -> None:
     log.info("gligabao %s is ready on http://%s:%s", __version__, shown, port)
     if services.config.anthropic_api_key is None:
         log.warning("no model key (ANTHROPIC_API_KEY): runs can be read, but none can be started")
+    if services.config.search_provider != "anthropic":
+        log.warning(
+            "search_provider %s is not in this version yet: agents cannot search", services.config.search_provider
+        )
 
 
 def _leave(arbiter: Arbiter, worker: _Worker) -> None:

@@ -52,6 +52,9 @@ class FakeObserver:
         self._on_enter(state)
         self.lines.append(f"{step} {state} {detail}")
 
+    def calling(self) -> None:
+        pass
+
     def answered(self, step: int) -> None:
         self.lines.append(f"{step} answered")
 

@@ -25,4 +25,4 @@ def serve(ctx: click.Context, /, insecure: bool, **flags: Any) -> None:
     # After the settings: it takes seconds to import, and a bad setting is told at once.
     from gligabao.server import serve as serve_until_stopped
 
-    ctx.exit(serve_until_stopped(config))
+    serve_until_stopped(config)

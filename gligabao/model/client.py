@@ -52,6 +52,9 @@ class Retrying:
 class CallObserver(Protocol):
     """Who wants to know what happens during a call."""
 
+    def calling(self) -> None:
+        """A call is about to be made."""
+
     def spent(self, usage: Usage) -> None:
         """A call was answered and this is what it used, whatever becomes of the answer."""
 
@@ -158,6 +161,7 @@ class Connection:
         timeouts = retry = 0
         while True:
             self._cancel.check()
+            observer.calling()
             outcome = self._attempt(request, paused, observer)
             if isinstance(outcome, Reply):
                 return outcome

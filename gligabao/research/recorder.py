@@ -33,6 +33,7 @@ class Recorder:
         self._error = ""
         self._base_detail = ""
         self._unsaved: dict[int, State] = {}
+        self._has_unsaved_usage = False
         self._totals = Totals(usage=Usage(cost_usd=None) if run.cost_usd is None else Usage())
 
     def entered(self, state: StateName, *, step: int, detail: str) -> None:
@@ -48,8 +49,14 @@ class Recorder:
         self._move_to(self._current.state, self._current.step, detail)
         self._save()
 
+    def calling(self) -> None:
+        """Store what calls of this state used before another one is made, so that a crash loses one call at most."""
+        if self._has_unsaved_usage:
+            self._save()
+
     def spent(self, usage: Usage) -> None:
         """Count what an answered call used."""
+        self._has_unsaved_usage = True
         self._totals = replace(self._totals, usage=self._totals.usage + usage)
 
     def answered(self, step: int) -> None:
@@ -109,3 +116,4 @@ class Recorder:
             log.exception("progress of run %s could not be stored", self._run_id)
         else:
             self._unsaved.clear()
+            self._has_unsaved_usage = False

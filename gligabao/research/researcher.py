@@ -13,7 +13,7 @@ from gligabao.agent.loop import Agent, Outcome
 from gligabao.agent.marking import Marker
 from gligabao.agent.prompting import Prompts
 from gligabao.agent.tools import Toolbox
-from gligabao.agent.tools.web import WebTools
+from gligabao.agent.tools.web import Search, WebTools
 from gligabao.cancel import Cancel
 from gligabao.config import Config
 from gligabao.errors import Cancelled, GligabaoError, RunLost
@@ -22,6 +22,7 @@ from gligabao.reader.page import Allow, PageReader
 from gligabao.records import INTERRUPTED, Ending, Run, Status, StopReason
 from gligabao.research.recorder import Recorder
 from gligabao.search.anthropic_search import AnthropicSearch
+from gligabao.search.unavailable import UnavailableSearch
 from gligabao.store.runs import Runs
 
 log = logging.getLogger(__name__)
@@ -97,10 +98,7 @@ class Researcher:
     def _agent(self, connection: Connection, reader: PageReader, recorder: Recorder) -> Agent:
         shared = self._shared
         today = datetime.now(UTC).date().isoformat()
-        search = AnthropicSearch(
-            connection=connection, model=self._run.model, system=shared.prompts.web_search(date=today)
-        )
-        web = WebTools(search=search, reader=reader, marker=Marker())
+        web = WebTools(search=self._search(connection, today), reader=reader, marker=Marker())
         return Agent(
             connection=connection,
             model=self._run.model,
@@ -110,6 +108,13 @@ class Researcher:
             max_answer_tokens=shared.config.max_answer_tokens,
             observer=recorder,
         )
+
+    def _search(self, connection: Connection, today: str) -> Search:
+        provider = self._shared.config.search_provider
+        if provider != "anthropic":
+            return UnavailableSearch(provider)
+        system = self._shared.prompts.web_search(date=today)
+        return AnthropicSearch(connection=connection, model=self._run.model, system=system)
 
 
 def _failed(error: str, stop_reason: StopReason) -> Ending:

@@ -21,7 +21,8 @@ class Unauthorized(GligabaoError):
 
 def guard(app: Flask, config: Config) -> None:
     """Have every request checked: its host, its origin and, with `auth = keys`, its key."""
-    hosts = LOOPBACK_NAMES | {host.lower() for host in (*config.allowed_hosts, config.host)}
+    own = f"[{config.host}]" if ":" in config.host else config.host
+    hosts = LOOPBACK_NAMES | {host.lower() for host in (*config.allowed_hosts, own)}
 
     @app.before_request
     def check_request() -> None:

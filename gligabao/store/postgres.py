@@ -1,0 +1,168 @@
+"""gligabao on Postgres: a pool of connections that outlives a restart of the server."""
+
+import select
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Literal
+
+import psycopg
+from psycopg import conninfo
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
+from psycopg.rows import dict_row
+from psycopg_pool import ConnectionPool
+
+from gligabao.errors import ConfigError, StoreError
+from gligabao.records import format_time
+from gligabao.store.queries import load_queries
+from gligabao.store.transaction import RETRY_AFTER_SECONDS, Row, StoreConflict, Transaction, Value
+
+OPEN_SECONDS = 10
+WAIT_SECONDS = 5
+"""How long a caller waits for a connection."""
+
+RECONNECT_SECONDS = 5
+"""When the pool gives up an attempt. The next caller begins a new one; the pool's own would come ever more rarely."""
+
+# A node that was frozen must not hold the rows, and with them the other nodes, for as long as it sleeps.
+_SESSION = """
+    SET datestyle = 'ISO';
+    SET lock_timeout = '10s';
+    SET idle_in_transaction_session_timeout = '60s';
+"""
+
+_CONNECT = {"connect_timeout": "5", "tcp_user_timeout": "10000", "application_name": "gligabao"}
+
+PostgresConnection = psycopg.Connection[dict[str, Any]]
+
+
+class PostgresDatabase:
+    """A database on a Postgres server. Shared by all threads, each of which borrows a connection of the pool."""
+
+    dialect: Literal["postgres"] = "postgres"
+
+    def __init__(self, url: str, *, pool_size: int) -> None:
+        address = _read_url(url)
+        _check_reachable(address)
+        self._queries = load_queries("postgres")
+        self._pool = ConnectionPool[PostgresConnection](
+            address,
+            kwargs={"autocommit": True, "row_factory": dict_row},
+            configure=_configure,
+            min_size=1,
+            max_size=pool_size,
+            timeout=WAIT_SECONDS,
+            reconnect_timeout=RECONNECT_SECONDS,
+            name="gligabao-postgres",
+            open=False,
+        )
+        with _our_errors():
+            self._pool.open(wait=True, timeout=OPEN_SECONDS)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Write: what the block does is stored when it ends, and undone when it raises."""
+        with _our_errors(), self._connection() as connection, connection.transaction():
+            yield Transaction(connection, self._queries)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Transaction]:
+        """Read: all queries of the block see the same state of the database."""
+        with _our_errors(), self._connection() as connection:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            try:
+                yield Transaction(connection, self._queries)
+            finally:
+                if not connection.broken:
+                    connection.execute("ROLLBACK")
+
+    def fetch_one(self, name: str, /, **params: Value) -> Row | None:
+        """Return the first row of the query, None when there is none."""
+        with _our_errors(), self._connection() as connection:
+            return Transaction(connection, self._queries).fetch_one(name, **params)
+
+    def fetch_all(self, name: str, /, **params: Value) -> list[Row]:
+        """Return all rows of the query."""
+        with _our_errors(), self._connection() as connection:
+            return Transaction(connection, self._queries).fetch_all(name, **params)
+
+    def ping(self) -> None:
+        """Raise `StoreError` unless the database answers."""
+        self.fetch_one("ping")
+
+    def close(self) -> None:
+        """Close the pool and end its threads. Whoever still comes gets a `StoreError`."""
+        self._pool.close()
+
+    @contextmanager
+    def _connection(self) -> Iterator[PostgresConnection]:
+        connection = self._take()
+        try:
+            yield connection
+        finally:
+            self._pool.putconn(connection)
+
+    def _take(self) -> PostgresConnection:
+        connection = self._pool.getconn()
+        if _hung_up(connection):
+            # The server was restarted: the others of the pool are most likely gone too. Renew them all.
+            connection.close()
+            self._pool.putconn(connection)
+            self._pool.check()
+            connection = self._pool.getconn()
+        return connection
+
+
+class TimeText(Loader):
+    """Reads a time as gligabao writes it: `2026-11-01T10:00:00.120Z`."""
+
+    def load(self, data: Buffer) -> str:
+        """Return the time as text."""
+        return format_time(datetime.fromisoformat(bytes(data).decode("ascii")))
+
+
+def _read_url(url: str) -> str:
+    try:
+        given = conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        # What the driver says may quote the password.
+        raise ConfigError("database_url is no valid postgresql:// address") from None
+    return conninfo.make_conninfo("", **{**_CONNECT, **given})
+
+
+def _check_reachable(address: str) -> None:
+    # The pool would try again and again, and not say what is wrong.
+    try:
+        psycopg.connect(address).close()
+    except psycopg.Error as error:
+        raise StoreError(f"the database cannot be reached: {' '.join(str(error).split())}") from error
+
+
+def _configure(connection: PostgresConnection) -> None:
+    connection.adapters.register_loader("timestamptz", TimeText)
+    connection.execute(_SESSION)
+
+
+def _hung_up(connection: PostgresConnection) -> bool:
+    """Tell whether the server closed an idle connection: it has something to read then, which it never has else."""
+    if connection.closed:
+        return True
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+@contextmanager
+def _our_errors() -> Iterator[None]:
+    """Raise the errors of the driver as ours."""
+    try:
+        yield
+    except psycopg.errors.UniqueViolation as error:
+        raise StoreConflict(f"the database has it already: {error.diag.message_primary}") from error
+    except psycopg.Error as error:
+        reason = error.diag.message_primary
+        raise StoreError(
+            f"the database failed: {reason}" if reason else "the database cannot be reached",
+            retry_after_seconds=RETRY_AFTER_SECONDS,
+        ) from error

@@ -1,0 +1,205 @@
+"""Runs and their states: `gb_agent_research_runs` and `gb_agent_research_states`.
+
+Owns the two rules that keep them true whatever dies: the fence (only the owner of a run writes to it, and only while
+it is at work) and the end that never changes again. When to write, and what to do when it fails, is left to `research`.
+"""
+
+from collections.abc import Sequence
+
+from gligabao import records
+from gligabao.errors import Conflict, RunLost
+from gligabao.records import Ending, NewRun, Run, State, StateName, Status, StopReason, Totals
+from gligabao.store.database import Database
+from gligabao.store.transaction import Row, StoreConflict, Transaction, Value
+
+_MAX_ID = 2**63 - 1
+"""The largest id that either database can hold."""
+
+
+class Runs:
+    """The stored runs. Safe to share between threads."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def start_run(self, new: NewRun, *, owner: str, max_working: int) -> Run:
+        """Record a run and its first state, and return the run.
+
+        Raises `Conflict` when the user has `max_working` researches at work already (a sub-agent is not counted and
+        not refused), or when the parent has spawned a sub-agent of that name before.
+        """
+        try:
+            with self._db.transaction() as tx:
+                if new.parent_id is None:
+                    _check_limit(tx, new.user_id, max_working)
+                return _insert_run(tx, new, owner)
+        except StoreConflict:
+            raise Conflict(f'there is a sub-agent "{new.name}" already: choose another name') from None
+
+    def save_progress(self, run_id: int, *, owner: str, states: Sequence[State], totals: Totals) -> None:
+        """Store the states entered or ended, and the figures of the run so far.
+
+        May be called again with the same after a failure: what is stored already stays as it is. Raises `RunLost`
+        when the run has ended or has another owner.
+        """
+        state = states[-1].state if states else None
+        with self._db.transaction() as tx:
+            if not tx.execute("save_progress", id=run_id, owner=owner, state=state, **_figures(totals)):
+                raise RunLost(_lost(run_id))
+            _save_states(tx, run_id, states)
+
+    def end_run(self, run_id: int, *, owner: str, states: Sequence[State], totals: Totals, ending: Ending) -> None:
+        """Store how the run ended; the last of `states` is the terminal one. Raises `RunLost` as `save_progress`."""
+        last = states[-1]
+        with self._db.transaction() as tx:
+            ended = tx.execute(
+                "end_run",
+                id=run_id,
+                owner=owner,
+                status=ending.status,
+                state=last.state,
+                report=ending.report,
+                error=ending.error,
+                stop_reason=ending.stop_reason,
+                finished_at=last.finished_at,
+                **_figures(totals),
+            )
+            if not ended:
+                raise RunLost(_lost(run_id))
+            _save_states(tx, run_id, states)
+
+    def interrupt_runs(self, *, owner: str | None, error: str, at: str) -> list[int]:
+        """End all that is at work at that owner (None: at any) as failed, and return the ids.
+
+        `at` is the time of it; a tree of agents that did something later than that, by its clock, ends later.
+        """
+        with self._db.transaction() as tx:
+            ids = sorted(row["id"] for row in tx.fetch_all("lock_running", owner=owner))
+            if ids:
+                tx.execute("mark_interrupted", owner=owner, at=at)
+                tx.execute("align_interrupted")
+                tx.execute("end_interrupted_states", error=error)
+                tx.execute("insert_interrupted_states", error=error)
+                tx.execute("end_interrupted", error=error)
+        return ids
+
+    def get_run(self, run_id: int, *, user_id: str) -> Run | None:
+        """Return the run, None when there is none or it is another user's."""
+        if not 0 < run_id <= _MAX_ID:
+            return None
+        row = self._db.fetch_one("get_run", id=run_id, user_id=user_id)
+        return _run(row) if row else None
+
+    def get_run_with_states(
+        self, run_id: int, *, user_id: str, states_after: int = 0
+    ) -> tuple[Run, list[State]] | None:
+        """Return the run and its states beyond that `seq`, both of the same moment."""
+        if not 0 < run_id <= _MAX_ID:
+            return None
+        with self._db.snapshot() as read:
+            row = read.fetch_one("get_run", id=run_id, user_id=user_id)
+            if not row:
+                return None
+            rows = read.fetch_all("list_states", run_id=run_id, after=min(max(states_after, 0), _MAX_ID))
+        return _run(row), [_state(row) for row in rows]
+
+    def list_runs(
+        self, *, user_id: str, status: Status | None, parent_id: int | None, before: int | None, limit: int
+    ) -> list[Run]:
+        """Return the runs of the user, newest first: at most `limit`, with ids below `before`."""
+        query = "list_runs"
+        params: dict[str, Value] = {
+            "user_id": user_id,
+            "before": _MAX_ID if before is None else min(max(before, 0), _MAX_ID),
+            "limit": limit,
+        }
+        if parent_id is not None:
+            if not 0 < parent_id <= _MAX_ID:
+                return []
+            query, params["parent_id"] = "list_children", parent_id
+        if status is not None:
+            query, params["status"] = f"{query}_by_status", status
+        return [_run(row) for row in self._db.fetch_all(query, **params)]
+
+    def count_running(self, *, owner: str) -> int:
+        """Return how many runs that owner has at work, sub-agents included."""
+        row = self._db.fetch_one("count_running", owner=owner)
+        return int(row["running"]) if row else 0
+
+    def list_running(self, *, owner: str) -> list[Run]:
+        """Return the runs that owner has at work, oldest first."""
+        return [_run(row) for row in self._db.fetch_all("list_running", owner=owner)]
+
+
+def _check_limit(tx: Transaction, user_id: str, max_working: int) -> None:
+    tx.fetch_one("lock_user", user_id=user_id)
+    row = tx.fetch_one("count_working", user_id=user_id)
+    working = row["working"] if row else 0
+    if working >= max_working:
+        what = "research" if working == 1 else "researches"
+        raise Conflict(f'user "{user_id}" already has {working} {what} working: wait for one to end, or cancel one')
+
+
+def _insert_run(tx: Transaction, new: NewRun, owner: str) -> Run:
+    created_at = records.now()
+    row = tx.fetch_one(
+        "insert_run",
+        user_id=new.user_id,
+        parent_id=new.parent_id,
+        name=new.name,
+        reason=new.reason,
+        topic=new.topic,
+        model=new.model,
+        max_steps=new.max_steps,
+        cost_usd=0.0 if new.priced else None,
+        owner=owner,
+        created_at=created_at,
+    )
+    assert row is not None  # RETURNING gives the row that was inserted
+    first = State(seq=1, state=StateName.STARTING, step=0, detail="", started_at=created_at)
+    _save_states(tx, row["id"], [first])
+    return _run(row)
+
+
+def _save_states(tx: Transaction, run_id: int, states: Sequence[State]) -> None:
+    for state in states:
+        tx.execute(
+            "save_state",
+            run_id=run_id,
+            seq=state.seq,
+            step=state.step,
+            state=state.state,
+            detail=state.detail,
+            error=state.error,
+            started_at=state.started_at,
+            finished_at=state.finished_at,
+        )
+
+
+def _figures(totals: Totals) -> dict[str, Value]:
+    cost = totals.usage.cost_usd
+    return {
+        "steps": totals.steps,
+        "tool_calls": totals.tool_calls,
+        "input_tokens": totals.usage.input_tokens,
+        "output_tokens": totals.usage.output_tokens,
+        "cost_usd": None if cost is None else float(round(cost, 6)),
+    }
+
+
+def _run(row: Row) -> Run:
+    stop_reason = row["stop_reason"]
+    enums = {
+        "status": Status(row["status"]),
+        "state": StateName(row["state"]),
+        "stop_reason": StopReason(stop_reason) if stop_reason else None,
+    }
+    return Run(**{**row, **enums})
+
+
+def _state(row: Row) -> State:
+    return State(**{**row, "state": StateName(row["state"])})
+
+
+def _lost(run_id: int) -> str:
+    return f"run {run_id} has ended, or is another node's"

@@ -1,0 +1,249 @@
+"""gligabao on SQLite: one writer whose turn is given in order, and a few readers.
+
+SQLite lets one connection write at a time and makes the others poll, which is unfair and ends in "database is
+locked". So all writes of the process go through one connection behind a queue of our own; readers have connections of
+their own and wait for nobody.
+"""
+
+import logging
+import re
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from gligabao.errors import ConfigError, StoreError
+from gligabao.store.queries import load_queries
+from gligabao.store.transaction import RETRY_AFTER_SECONDS, Row, StoreConflict, Transaction, Value
+from gligabao.store.turns import Turns
+
+log = logging.getLogger(__name__)
+
+OLDEST_SQLITE = (3, 35, 0)
+"""The first one with RETURNING."""
+
+BUSY_SECONDS = 30
+"""How long a write waits for another process that writes: a back-up, or a key command."""
+
+WRITE_WAIT_SECONDS = 60
+READ_WAIT_SECONDS = 5
+CLOSE_WAIT_SECONDS = 1
+
+_MOUNT_TABLE = Path("/proc/self/mountinfo")
+_NETWORK_FILE_SYSTEM = re.compile(r"nfs\d*|cifs|smb\w*|9p|fuse\.(?!fuse-overlayfs).*")
+
+
+class SqliteDatabase:
+    """A database in one file. Shared by all threads; `_turns` guards the writer, `_readers` looks after itself."""
+
+    dialect: Literal["sqlite"] = "sqlite"
+
+    def __init__(self, path: Path, *, pool_size: int) -> None:
+        _check_place(path)
+        self._path = path
+        self._queries = load_queries("sqlite")
+        self._turns = Turns()
+        self._closed = False
+        try:
+            self._writer = self._connect()
+            self._writer.execute("PRAGMA journal_mode = WAL").fetchall()
+            self._checkpoint()
+        except sqlite3.Error as error:
+            raise ConfigError(f"the database {path} cannot be opened: {error}") from error
+        self._readers = _Readers(self._connect_reader, pool_size)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Write: what the block does is stored when it ends, and undone when it raises."""
+        with _our_errors(), self._turns.turn(WRITE_WAIT_SECONDS):
+            # Not the plain BEGIN: a transaction that begins as a reader cannot always become a writer.
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield SqliteTransaction(self._writer, self._queries)
+                self._writer.execute("COMMIT")
+            finally:
+                _roll_back(self._writer)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Transaction]:
+        """Read: all queries of the block see the same state of the database."""
+        with _our_errors(), self._readers.reader() as reader:
+            reader.execute("BEGIN")
+            try:
+                yield Transaction(reader, self._queries)
+            finally:
+                _roll_back(reader)
+
+    def fetch_one(self, name: str, /, **params: Value) -> Row | None:
+        """Return the first row of the query, None when there is none."""
+        with _our_errors(), self._readers.reader() as reader:
+            return Transaction(reader, self._queries).fetch_one(name, **params)
+
+    def fetch_all(self, name: str, /, **params: Value) -> list[Row]:
+        """Return all rows of the query."""
+        with _our_errors(), self._readers.reader() as reader:
+            return Transaction(reader, self._queries).fetch_all(name, **params)
+
+    def ping(self) -> None:
+        """Raise `StoreError` unless the database answers."""
+        self.fetch_one("ping")
+
+    def close(self) -> None:
+        """Close all connections. Whoever still comes gets a `StoreError`."""
+        self._readers.close()
+        try:
+            with _our_errors(), self._turns.turn(CLOSE_WAIT_SECONDS):
+                self._close_writer()
+        except StoreError as error:
+            # A full disk, or a write that hangs. What was committed is safe in the log beside the file.
+            log.warning("the database was not closed in good order: %s", error)
+
+    def _close_writer(self) -> None:
+        if not self._closed:
+            self._closed = True
+            try:
+                self._checkpoint()
+            finally:
+                self._writer.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        connection.row_factory = _row
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA journal_size_limit = 67108864").fetchall()
+        return connection
+
+    def _connect_reader(self) -> sqlite3.Connection:
+        connection = self._connect()
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    def _checkpoint(self) -> None:
+        # Another process that reads would hold this up; the log is then cut at the next start.
+        self._writer.execute("PRAGMA busy_timeout = 500").fetchall()
+        self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self._writer.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}").fetchall()
+
+
+class SqliteTransaction(Transaction):
+    """A transaction whose scripts are part of it: sqlite3 has a call for scripts, but that commits first."""
+
+    def run_script(self, script: str) -> None:
+        """Run statements that have no names and no parameters: a migration."""
+        statement = ""
+        for piece in re.split(r"(?<=;)", script):
+            statement += piece
+            if sqlite3.complete_statement(statement):
+                self._connection.execute(statement)
+                statement = ""
+        self._connection.execute(statement)
+
+
+class _Readers:
+    """At most so many connections that read, made when they are first needed. `_lock` guards the idle ones."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection], size: int) -> None:
+        self._connect = connect
+        self._free = threading.Semaphore(size)
+        self._lock = threading.Lock()
+        self._idle: list[sqlite3.Connection] = []
+        self._closed = False
+
+    @contextmanager
+    def reader(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection to the block."""
+        if not self._free.acquire(timeout=READ_WAIT_SECONDS):
+            raise StoreError("the database has too many readers", retry_after_seconds=RETRY_AFTER_SECONDS)
+        try:
+            reader = self._take()
+            try:
+                yield reader
+            finally:
+                self._put(reader)
+        finally:
+            self._free.release()
+
+    def close(self) -> None:
+        """Close the idle connections, and each of the others as soon as it comes back."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for reader in idle:
+            reader.close()
+
+    def _take(self) -> sqlite3.Connection:
+        with self._lock:
+            if self._closed:
+                raise StoreError("the database is closed")
+            if self._idle:
+                return self._idle.pop()
+        return self._connect()
+
+    def _put(self, reader: sqlite3.Connection) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(reader)
+                return
+        reader.close()
+
+
+def _row(cursor: sqlite3.Cursor, values: tuple[Value, ...]) -> Row:
+    return {column[0]: value for column, value in zip(cursor.description, values, strict=True)}
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    # After a COMMIT, or a disk that was full, there is nothing left to roll back, and trying would be an error.
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+@contextmanager
+def _our_errors() -> Iterator[None]:
+    """Raise the errors of the driver as ours."""
+    try:
+        yield
+    except sqlite3.IntegrityError as error:
+        if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
+            raise StoreConflict(f"the database has it already: {error}") from error
+        raise StoreError(f"the database refused a value: {error}") from error
+    except sqlite3.Error as error:
+        raise StoreError(f"the database failed: {error}", retry_after_seconds=RETRY_AFTER_SECONDS) from error
+
+
+def _check_place(path: Path) -> None:
+    """Raise `ConfigError` where a database would not work, or not be safe."""
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        wanted = ".".join(map(str, OLDEST_SQLITE))
+        raise ConfigError(f"this Python has SQLite {sqlite3.sqlite_version}: {wanted} or newer is needed")
+    if not path.parent.is_dir():
+        raise ConfigError(f"database_url: there is no folder {path.parent}")
+    kind = file_system(path.parent)
+    if _NETWORK_FILE_SYSTEM.fullmatch(kind):
+        # Its write-ahead log lives in memory that all who use the database share: one machine only.
+        raise ConfigError(f"database_url: {path} is on a network file system ({kind}): put it on a local disk")
+
+
+def file_system(folder: Path, *, mount_table: Path = _MOUNT_TABLE) -> str:
+    """Return the type of the file system that the folder is on, "" where the system has no mount table."""
+    if not mount_table.exists():
+        return ""
+    mounts = [_mount(line) for line in mount_table.read_text(encoding="utf-8", errors="replace").splitlines()]
+    # A later mount of the same folder hides the earlier one, so of equally deep ones the last counts.
+    covering = [
+        (len(point.parts), number, kind) for number, (point, kind) in enumerate(mounts) if _holds(point, folder)
+    ]
+    return max(covering)[2] if covering else ""
+
+
+def _mount(line: str) -> tuple[Path, str]:
+    fields, _, rest = line.partition(" - ")
+    # The table writes space, tab, line break and backslash as octal: `/my\\040disk`.
+    point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields.split(" ")[4])
+    return Path(point), rest.split(" ")[0]
+
+
+def _holds(point: Path, folder: Path) -> bool:
+    return point == folder or point in folder.parents

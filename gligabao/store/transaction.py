@@ -1,0 +1,82 @@
+"""Queries on one connection: what a transaction of either database offers.
+
+Owns the way parameters and rows cross the border. Where the connection comes from, and how a transaction begins and
+ends, is left to `sqlite` and `postgres`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from gligabao.errors import StoreError
+from gligabao.store.queries import Queries
+
+Value = str | int | float | None
+Row = dict[str, Any]
+
+RETRY_AFTER_SECONDS = 5
+"""When to ask again after the database failed."""
+
+
+class StoreConflict(StoreError):
+    """A row with the same key is there already."""
+
+
+class Cursor(Protocol):
+    """The part of a driver's cursor that is used here."""
+
+    @property
+    def rowcount(self) -> int:
+        """Rows touched by the statement."""
+
+    def fetchall(self) -> list[Any]:
+        """All rows that are left."""
+
+
+class Connection(Protocol):
+    """The part of a driver's connection that is used here."""
+
+    def execute(self, query: str, params: Mapping[str, Value] = ..., /) -> Cursor:
+        """Run one statement."""
+
+
+class Transaction:
+    """Named queries that see one state of the database and take effect together. For one thread, inside its `with`.
+
+    Text is stored without NUL characters (Postgres has no way to keep them) and without lone surrogates (neither
+    database has).
+    """
+
+    def __init__(self, connection: Connection, queries: Queries) -> None:
+        self._connection = connection
+        self._queries = queries
+
+    def execute(self, name: str, /, **params: Value) -> int:
+        """Run the query and return how many rows it touched."""
+        return self._run(name, params).rowcount
+
+    def fetch_one(self, name: str, /, **params: Value) -> Row | None:
+        """Return the first row, None when there is none."""
+        rows = self.fetch_all(name, **params)
+        return rows[0] if rows else None
+
+    def fetch_all(self, name: str, /, **params: Value) -> list[Row]:
+        """Return all rows."""
+        rows: list[Row] = self._run(name, params).fetchall()
+        return rows
+
+    def run_script(self, script: str) -> None:
+        """Run statements that have no names and no parameters: a migration."""
+        self._connection.execute(script)
+
+    def _run(self, name: str, params: Mapping[str, Value]) -> Cursor:
+        query = self._queries[name]
+        query.check(params)
+        return self._connection.execute(query.text, {key: _storable(value) for key, value in params.items()})
+
+
+def _storable(value: Value) -> Value:
+    if not isinstance(value, str):
+        return value
+    if value.isascii() and "\0" not in value:
+        return str(value)  # an enum's text: neither driver is asked to know our enums
+    return value.replace("\0", "").encode("utf-8", "ignore").decode("utf-8")

@@ -10,27 +10,27 @@ from gligabao.errors import Cancelled
 
 def test_a_stop_reaches_the_children_with_their_own_reason():
     root = Cancel()
-    child = root.child("the parent ended")
-    grandchild = child.child()
+    child = root.child(lambda reason: f"the parent: {reason}")
+    grandchild = child.child(str)
     root.set("by the user")
-    assert (root.reason, child.reason, grandchild.reason) == ("by the user", "the parent ended", "the parent ended")
+    assert (root.reason, child.reason, grandchild.reason) == ("by the user", "the parent: by the user", "the parent: by the user")
 
 
 def test_a_child_does_not_stop_its_parent():
     root = Cancel()
-    root.child().set("by the user")
+    root.child(str).set("by the user")
     assert not root.is_set()
 
 
 def test_a_child_made_after_the_stop_is_stopped():
     root = Cancel()
     root.set("by the user")
-    assert root.child("the parent ended").reason == "the parent ended"
+    assert root.child(str.upper).reason == "BY THE USER"
 
 
 def test_a_forgotten_child_is_left_alone():
     root = Cancel()
-    child = root.child()
+    child = root.child(str)
     root.forget(child)
     root.set("by the user")
     assert not child.is_set()

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from urllib3.util.request import ACCEPT_ENCODING
 
 from gligabao import __version__
 from gligabao.cancel import Cancel, Watchdog
 from gligabao.errors import Cancelled, GligabaoError
+from gligabao.reader.fetch import DEFAULT_LIMITS
 from gligabao.reader.page import Allow, Limits, Page, PageError, PageReader
 
 MIB = 1024 * 1024
@@ -70,6 +72,8 @@ class Server:
         self._threads[0].start()
 
     def close(self) -> None:
+        if self._closing.is_set():
+            return
         self._closing.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
@@ -141,7 +145,7 @@ def watchdog() -> Iterator[Watchdog]:
 def open_reader(watchdog: Watchdog) -> Iterator[Callable[..., PageReader]]:
     readers: list[PageReader] = []
 
-    def start(*allowed: str, cancel: Cancel | None = None, limits: Limits = Limits()) -> PageReader:  # noqa: B008
+    def start(*allowed: str, cancel: Cancel | None = None, limits: Limits = DEFAULT_LIMITS) -> PageReader:
         reader = PageReader(allow=Allow.parse(allowed), cancel=cancel or Cancel(), watchdog=watchdog, limits=limits)
         readers.append(reader)
         return reader
@@ -156,7 +160,7 @@ OpenReader = Callable[..., PageReader]
 
 @pytest.fixture
 def read(open_reader: OpenReader) -> Callable[..., Page]:
-    def read_page(server: Server, path: str = "/", limits: Limits = Limits()) -> Page:  # noqa: B008
+    def read_page(server: Server, path: str = "/", limits: Limits = DEFAULT_LIMITS) -> Page:
         return open_reader(server.host, limits=limits).read(server.url(path))
 
     return read_page
@@ -203,12 +207,11 @@ def test_the_request_says_who_asks_and_gives_nothing_away(
     monkeypatch.setenv("NETRC", str(netrc))
     server = serve(html)
     reader = open_reader(server.host)
-    reader._session.proxies.clear()
     reader.read(server.url("/?q=1"))
     headers = server.headers()
     assert headers["user-agent"] == f"gligabao/{__version__}"
     assert headers["host"] == server.host
-    assert "zstd" not in headers["accept-encoding"]
+    assert headers["accept-encoding"] == ACCEPT_ENCODING
     assert not {"authorization", "cookie", "referer", "proxy-authorization"} & headers.keys()
 
 
@@ -244,12 +247,12 @@ def test_nothing_that_a_server_writes_gets_into_a_message(serve: Serve, read: Re
         "/encoding": lambda line: line.answer(b"x", f"Content-Encoding: {evil}"),
         "/redirect": redirect(f"ftp://{evil}/"),
         "/redirect-private": redirect(f"http://127.0.0.1:9/{evil}"),
-        "/redirect-status": redirect(f"/status?{evil}"),
+        "/redirect-status": redirect(f"/{evil}"),
         "/version": lambda line: line.send(f"{evil} 200 OK\r\n\r\n".encode()),
         "/length": lambda line: line.send(f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{evil}\r\n".encode()),
         "/header": lambda line: line.send(f"HTTP/1.1 200 OK\r\n{evil * 20000}\r\n\r\n".encode()),
     }
-    server = serve(by_path(answers))
+    server = serve(by_path({f"/{evil}": answers["/status"], **answers}))
     for path in answers:
         message = failure(lambda path=path: read(server, path))
         assert message.startswith(f"{server.host}{path}: ")
@@ -395,7 +398,7 @@ def test_a_redirect_to_a_private_place_is_not_followed(serve: Serve, read: Read)
 
 @pytest.mark.parametrize(
     "target",
-    ["file:///etc/passwd", "http://", "http://a@127.0.0.1/", "http://[", "javascript:x", "http://x:y/", "\\\\x"],
+    ["file:///etc/passwd", "http://a@127.0.0.1/", "http://[", "javascript:x", "http://x:y/", "http://x\\@127.1/"],
 )
 def test_a_redirect_to_something_odd_is_an_error(target: str, serve: Serve, read: Read):
     assert "it redirects to something" in failure(lambda: read(serve(redirect(target))))

@@ -3,7 +3,6 @@
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from gligabao.errors import ConfigError, GligabaoError, StoreError
 from gligabao.store.database import open_database, sqlite_path
 from gligabao.store.migrate import migrate
-from gligabao.store.sqlite import file_system
 from gligabao.store.transaction import StoreConflict
 
 RUN = {
@@ -97,30 +95,13 @@ def test_a_file_that_is_no_database_is_refused(tmp_path):
         open_database(f"sqlite:///{tmp_path}/x.db")
 
 
-def test_the_deepest_and_last_mount_tells_the_file_system(tmp_path):
+def test_a_database_on_a_network_file_system_is_refused(tmp_path, monkeypatch):
     table = tmp_path / "mountinfo"
-    table.write_text(
-        "21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
-        "22 21 0:30 / /srv rw shared:2 - tmpfs tmpfs rw\n"
-        "23 21 0:31 / /srv/my\\040disk rw shared:3 - nfs4 host:/share rw\n"
-        "24 21 0:32 / /over rw - ext4 /dev/vdb rw\n"
-        "25 24 0:33 / /over rw - fuse.sshfs host: rw\n"
-    )
-    kinds = {
-        folder: file_system(Path(folder), mount_table=table)
-        for folder in ("/home/ann", "/srv/data", "/srvdata", "/srv/my disk/a/b", "/over")
-    }
-    assert kinds == {
-        "/home/ann": "ext4",
-        "/srv/data": "tmpfs",
-        "/srvdata": "ext4",
-        "/srv/my disk/a/b": "nfs4",
-        "/over": "fuse.sshfs",
-    }
-
-
-def test_a_system_without_a_mount_table_is_not_asked(tmp_path):
-    assert file_system(tmp_path, mount_table=tmp_path / "missing") == ""
+    table.write_text(f"21 1 0:31 / {tmp_path.resolve()} rw shared:3 - nfs4 host:/share rw\n")
+    monkeypatch.setattr("gligabao.store.mounts.MOUNT_TABLE", table)
+    with pytest.raises(ConfigError, match=r"x\.db is on a network file system \(nfs4\): put it on a local disk"):
+        open_database(f"sqlite:///{tmp_path}/x.db")
+    assert not (tmp_path / "x.db").exists()
 
 
 # Transactions and snapshots

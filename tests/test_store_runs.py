@@ -305,12 +305,15 @@ def test_runs_of_other_owners_and_ended_ones_are_left_alone(runs):
 
 
 def test_a_clock_set_back_makes_no_time_run_backwards(runs):
-    run = start(runs)
-    save(runs, run, starting(run, T1), thinking(2, T1, T3), thinking(3, T3))
+    one, two = start(runs), start(runs)
+    save(runs, one, starting(one, T1), thinking(2, T1, T2), thinking(3, T3))
+    save(runs, two, starting(two, T1), thinking(2, T1, T2))
     runs.interrupt_runs(owner=OWNER, error="interrupted", at="2001-01-01T00:00:00.000Z")
-    stored, states = read(runs, run)
+    stored, states = read(runs, one)
     assert stored.finished_at == T3
-    assert [(state.started_at, state.finished_at) for state in states[1:]] == [(T1, T3), (T3, T3), (T3, T3)]
+    assert [(state.started_at, state.finished_at) for state in states[1:]] == [(T1, T2), (T3, T3), (T3, T3)]
+    stored, states = read(runs, two)
+    assert stored.finished_at == states[-1].started_at == T2
 
 
 def test_no_parent_is_finished_before_its_children(runs):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from gligabao.errors import ConfigError, StoreError
+from gligabao.store.mounts import file_system, is_network
 from gligabao.store.queries import load_queries
 from gligabao.store.transaction import RETRY_AFTER_SECONDS, Row, StoreConflict, Transaction, Value
 from gligabao.store.turns import Turns
@@ -31,8 +32,11 @@ WRITE_WAIT_SECONDS = 60
 READ_WAIT_SECONDS = 5
 CLOSE_WAIT_SECONDS = 1
 
-_MOUNT_TABLE = Path("/proc/self/mountinfo")
-_NETWORK_FILE_SYSTEM = re.compile(r"nfs\d*|cifs|smb\w*|9p|fuse\.(?!fuse-overlayfs).*")
+# NORMAL: a process that is killed loses nothing; a power cut may lose the last commits, never the consistency.
+_EACH = ("synchronous = NORMAL", "foreign_keys = ON", "journal_size_limit = 67108864")
+
+# Another process that reads holds this up: it is not waited for, and the log is then emptied at the next start.
+_EMPTY_LOG = ("busy_timeout = 500", "wal_checkpoint(TRUNCATE)", f"busy_timeout = {BUSY_SECONDS * 1000}")
 
 
 class SqliteDatabase:
@@ -47,12 +51,10 @@ class SqliteDatabase:
         self._turns = Turns()
         self._closed = False
         try:
-            self._writer = self._connect()
-            self._writer.execute("PRAGMA journal_mode = WAL").fetchall()
-            self._checkpoint()
+            self._writer = self._connect("journal_mode = WAL", *_EMPTY_LOG)
         except sqlite3.Error as error:
             raise ConfigError(f"the database {path} cannot be opened: {error}") from error
-        self._readers = _Readers(self._connect_reader, pool_size)
+        self._readers = _Readers(lambda: self._connect("query_only = ON"), pool_size)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -104,28 +106,19 @@ class SqliteDatabase:
         if not self._closed:
             self._closed = True
             try:
-                self._checkpoint()
+                _set(self._writer, *_EMPTY_LOG)
             finally:
                 self._writer.close()
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self, *pragmas: str) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        connection.row_factory = _row
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA journal_size_limit = 67108864").fetchall()
+        try:
+            connection.row_factory = _row
+            _set(connection, *_EACH, *pragmas)
+        except sqlite3.Error:
+            connection.close()
+            raise
         return connection
-
-    def _connect_reader(self) -> sqlite3.Connection:
-        connection = self._connect()
-        connection.execute("PRAGMA query_only = ON")
-        return connection
-
-    def _checkpoint(self) -> None:
-        # Another process that reads would hold this up; the log is then cut at the next start.
-        self._writer.execute("PRAGMA busy_timeout = 500").fetchall()
-        self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        self._writer.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}").fetchall()
 
 
 class SqliteTransaction(Transaction):
@@ -194,6 +187,11 @@ def _row(cursor: sqlite3.Cursor, values: tuple[Value, ...]) -> Row:
     return {column[0]: value for column, value in zip(cursor.description, values, strict=True)}
 
 
+def _set(connection: sqlite3.Connection, *pragmas: str) -> None:
+    for pragma in pragmas:
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+
+
 def _roll_back(connection: sqlite3.Connection) -> None:
     # After a COMMIT, or a disk that was full, there is nothing left to roll back, and trying would be an error.
     if connection.in_transaction:
@@ -221,29 +219,6 @@ def _check_place(path: Path) -> None:
     if not path.parent.is_dir():
         raise ConfigError(f"database_url: there is no folder {path.parent}")
     kind = file_system(path.parent)
-    if _NETWORK_FILE_SYSTEM.fullmatch(kind):
-        # Its write-ahead log lives in memory that all who use the database share: one machine only.
+    if is_network(kind):
+        # All who use the database share the memory in which its write-ahead log is indexed: one machine only.
         raise ConfigError(f"database_url: {path} is on a network file system ({kind}): put it on a local disk")
-
-
-def file_system(folder: Path, *, mount_table: Path = _MOUNT_TABLE) -> str:
-    """Return the type of the file system that the folder is on, "" where the system has no mount table."""
-    if not mount_table.exists():
-        return ""
-    mounts = [_mount(line) for line in mount_table.read_text(encoding="utf-8", errors="replace").splitlines()]
-    # A later mount of the same folder hides the earlier one, so of equally deep ones the last counts.
-    covering = [
-        (len(point.parts), number, kind) for number, (point, kind) in enumerate(mounts) if _holds(point, folder)
-    ]
-    return max(covering)[2] if covering else ""
-
-
-def _mount(line: str) -> tuple[Path, str]:
-    fields, _, rest = line.partition(" - ")
-    # The table writes space, tab, line break and backslash as octal: `/my\\040disk`.
-    point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields.split(" ")[4])
-    return Path(point), rest.split(" ")[0]
-
-
-def _holds(point: Path, folder: Path) -> bool:
-    return point == folder or point in folder.parents

@@ -1,0 +1,12 @@
+-- name: find_schema_table
+-- Was this database ever migrated? to_regclass would answer from a cache that knows nothing of a table that another
+-- node made while this one waited for lock_schema.
+SELECT tablename AS name FROM pg_catalog.pg_tables WHERE schemaname = current_schema() AND tablename = 'gb_schema';
+
+-- name: lock_schema
+-- Two nodes that start at once migrate one after the other. One of them may wait for long: without the time limit.
+SELECT set_config('lock_timeout', '0', true), pg_advisory_xact_lock(724061, 0);
+
+-- name: lock_user
+-- Counting what a user has at work and adding to it must not be done by two at once.
+SELECT pg_advisory_xact_lock(724062, hashtext(:user_id));

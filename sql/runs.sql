@@ -1,0 +1,102 @@
+-- name: count_working
+-- The researches a user has at work. Sub-agents do not count.
+SELECT COUNT(*) AS working
+FROM gb_agent_research_runs
+WHERE user_id = :user_id AND status = 'running' AND parent_id IS NULL;
+
+-- name: insert_run
+-- A run begins at work, with nothing used yet. A cost that cannot be known is null from the start.
+INSERT INTO gb_agent_research_runs (
+    user_id, parent_id, name, reason, topic, status, state, model, max_steps, steps, tool_calls, input_tokens,
+    output_tokens, cost_usd, report, error, stop_reason, owner, created_at, finished_at
+)
+VALUES (
+    :user_id, :parent_id, :name, :reason, :topic, 'running', 'starting', :model, :max_steps, 0, 0, 0,
+    0, :cost_usd, '', '', NULL, :owner, :created_at, NULL
+)
+RETURNING id, user_id, parent_id, name, reason, topic, status, state, model, max_steps, steps, tool_calls,
+    input_tokens, output_tokens, cost_usd, report, error, stop_reason, created_at, finished_at;
+
+-- name: save_state
+-- A state is entered once and ended once. Sent again it changes nothing, so whoever doubts that it arrived sends it again.
+INSERT INTO gb_agent_research_states (run_id, seq, step, state, detail, error, started_at, finished_at)
+VALUES (:run_id, :seq, :step, :state, :detail, :error, :started_at, :finished_at)
+ON CONFLICT (run_id, seq) DO UPDATE SET error = excluded.error, finished_at = excluded.finished_at
+WHERE gb_agent_research_states.finished_at IS NULL;
+
+-- name: save_progress
+-- The fence: only the owner writes, and only while the run is at work. No row means stop.
+UPDATE gb_agent_research_runs
+SET state = COALESCE(CAST(:state AS TEXT), state), steps = :steps, tool_calls = :tool_calls,
+    input_tokens = :input_tokens, output_tokens = :output_tokens, cost_usd = :cost_usd
+WHERE id = :id AND status = 'running' AND owner = :owner;
+
+-- name: end_run
+-- The fence again. After this no query touches the run.
+UPDATE gb_agent_research_runs
+SET status = :status, state = :state, steps = :steps, tool_calls = :tool_calls, input_tokens = :input_tokens,
+    output_tokens = :output_tokens, cost_usd = :cost_usd, report = :report, error = :error,
+    stop_reason = :stop_reason, finished_at = :finished_at
+WHERE id = :id AND status = 'running' AND owner = :owner;
+
+-- name: get_run
+-- One run, of its user only.
+SELECT id, user_id, parent_id, name, reason, topic, status, state, model, max_steps, steps, tool_calls,
+    input_tokens, output_tokens, cost_usd, report, error, stop_reason, created_at, finished_at
+FROM gb_agent_research_runs
+WHERE id = :id AND user_id = :user_id;
+
+-- name: list_states
+-- The states of a run in the order entered. Whose run it is was checked by who asks.
+SELECT seq, state, step, detail, started_at, error, finished_at
+FROM gb_agent_research_states
+WHERE run_id = :run_id AND seq > :after
+ORDER BY seq;
+
+-- name: list_runs
+-- The runs of a user, newest first. Each filter has a query of its own, so that each walks along an index.
+SELECT id, user_id, parent_id, name, reason, topic, status, state, model, max_steps, steps, tool_calls,
+    input_tokens, output_tokens, cost_usd, report, error, stop_reason, created_at, finished_at
+FROM gb_agent_research_runs
+WHERE user_id = :user_id AND id < :before
+ORDER BY id DESC
+LIMIT :limit;
+
+-- name: list_runs_by_status
+-- The runs of a user that have one status.
+SELECT id, user_id, parent_id, name, reason, topic, status, state, model, max_steps, steps, tool_calls,
+    input_tokens, output_tokens, cost_usd, report, error, stop_reason, created_at, finished_at
+FROM gb_agent_research_runs
+WHERE user_id = :user_id AND status = :status AND id < :before
+ORDER BY id DESC
+LIMIT :limit;
+
+-- name: list_children
+-- The sub-agents that a run spawned.
+SELECT id, user_id, parent_id, name, reason, topic, status, state, model, max_steps, steps, tool_calls,
+    input_tokens, output_tokens, cost_usd, report, error, stop_reason, created_at, finished_at
+FROM gb_agent_research_runs
+WHERE parent_id = :parent_id AND user_id = :user_id AND id < :before
+ORDER BY id DESC
+LIMIT :limit;
+
+-- name: list_children_by_status
+-- The sub-agents that a run spawned and that have one status.
+SELECT id, user_id, parent_id, name, reason, topic, status, state, model, max_steps, steps, tool_calls,
+    input_tokens, output_tokens, cost_usd, report, error, stop_reason, created_at, finished_at
+FROM gb_agent_research_runs
+WHERE parent_id = :parent_id AND user_id = :user_id AND status = :status AND id < :before
+ORDER BY id DESC
+LIMIT :limit;
+
+-- name: count_running
+-- The runs that a node has at work, sub-agents included.
+SELECT COUNT(*) AS running FROM gb_agent_research_runs WHERE status = 'running' AND owner = :owner;
+
+-- name: list_running
+-- The runs that a node has at work, oldest first. The plus keeps SQLite from reading the whole table for the order.
+SELECT id, user_id, parent_id, name, reason, topic, status, state, model, max_steps, steps, tool_calls,
+    input_tokens, output_tokens, cost_usd, report, error, stop_reason, created_at, finished_at
+FROM gb_agent_research_runs
+WHERE status = 'running' AND owner = :owner
+ORDER BY +id;

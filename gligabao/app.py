@@ -3,6 +3,7 @@
 import logging
 import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from flask import Flask, Response, request
@@ -16,6 +17,7 @@ from gligabao.model.prices import Prices
 from gligabao.reader.page import Allow
 from gligabao.records import INTERRUPTED, now
 from gligabao.research.manager import Manager
+from gligabao.research.messenger import QueueMessenger
 from gligabao.research.researcher import Shared
 from gligabao.store.database import Database, open_database
 from gligabao.store.migrate import migrate
@@ -50,7 +52,7 @@ class Services:
         self.lock.release()
 
 
-def open_services(config: Config) -> Services:
+def open_services(config: Config, *, open_db: Callable[[str], Database] = open_database) -> Services:
     """Open the database, end what a dead predecessor left behind, and build all that a server needs.
 
     Raises `ConfigError` with one line when a setting cannot be used or another server has the database.
@@ -60,7 +62,7 @@ def open_services(config: Config) -> Services:
     lock = NodeLock(node_lock_path(config.database_url, config.data_dir))
     predecessor = lock.acquire()
     try:
-        db = open_database(config.database_url)
+        db = open_db(config.database_url)
         try:
             migrate(db)
             runs = Runs(db)
@@ -88,6 +90,7 @@ def open_services(config: Config) -> Services:
         model=model,
         prompts=prompts,
         allow=allow,
+        messenger=QueueMessenger(),
         owner=node_id,
         closing=threading.Event(),
     )

@@ -19,6 +19,7 @@ from gligabao.errors import Cancelled
 log = logging.getLogger(__name__)
 
 Wake = Callable[[], None]
+ReasonOf = Callable[[str], str]
 
 
 class Cancel:
@@ -32,23 +33,23 @@ class Cancel:
         self._lock = threading.Lock()
         self._wakers: dict[int, Wake] = {}
         self._keys = itertools.count()
-        self._children: list[tuple[Cancel, str | None]] = []
+        self._children: list[tuple[Cancel, ReasonOf]] = []
         self.reason = ""
         """Why, in the words that the run will carry; "" until set."""
 
-    def child(self, reason: str | None = None) -> "Cancel":
-        """Return a token that is set whenever this one is, with `reason` (None: the reason of this one)."""
+    def child(self, reason_of: ReasonOf) -> "Cancel":
+        """Return a token that is set whenever this one is, for the reason that `reason_of` makes of this one's."""
         child = Cancel()
         with self._lock:
-            self._children.append((child, reason))
+            self._children.append((child, reason_of))
         if self._event.is_set():
-            child.set(reason or self.reason)
+            child.set(reason_of(self.reason))
         return child
 
     def forget(self, child: "Cancel") -> None:
         """Drop a child whose work has ended."""
         with self._lock:
-            self._children = [(c, reason) for c, reason in self._children if c is not child]
+            self._children = [(one, reason_of) for one, reason_of in self._children if one is not child]
 
     def set(self, reason: str) -> None:
         """Ask to stop: wake whatever sits in a wait under this token, and pass it on to the children."""
@@ -61,8 +62,8 @@ class Cancel:
             children = list(self._children)
         for wake in wakers:
             _call(wake)
-        for child, its_reason in children:
-            child.set(its_reason or reason)
+        for child, reason_of in children:
+            child.set(reason_of(reason))
 
     def is_set(self) -> bool:
         """Tell whether the stop was asked for."""

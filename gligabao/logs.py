@@ -22,8 +22,8 @@ GONE = "[secret]"
 """What stands in the place of a secret."""
 
 _GUNICORN_LOGGERS = ("gunicorn.error", "gunicorn.access")
-_CHATTY_LOGGERS = ("httpx2",)
-"""Libraries that log every request of theirs at INFO: here that is every model call."""
+_QUIET_LOGGERS = {"httpx2": logging.WARNING, "urllib3.connection": logging.ERROR}
+"""The first logs every model call at INFO; the second puts what a web server sent into a warning."""
 
 _log = logging.getLogger(__name__)
 
@@ -179,8 +179,8 @@ def configure_logs(format: LogFormat = "text") -> None:
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
-    for name in _CHATTY_LOGGERS:
-        logging.getLogger(name).setLevel(logging.WARNING)
+    for name, level in _QUIET_LOGGERS.items():
+        logging.getLogger(name).setLevel(level)
     logging.captureWarnings(True)
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_uncaught_in_thread

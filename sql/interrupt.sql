@@ -10,6 +10,28 @@ UPDATE gb_agent_research_runs
 SET finished_at = :at
 WHERE status = 'running' AND (CAST(:owner AS TEXT) IS NULL OR owner = :owner);
 
+-- name: lock_subtree
+-- A run and its sub-agents of all generations, as far as they are at work.
+WITH RECURSIVE below (id) AS (
+    SELECT id FROM gb_agent_research_runs WHERE id = :run_id
+    UNION ALL
+    SELECT run.id FROM below JOIN gb_agent_research_runs AS run ON run.parent_id = below.id
+)
+SELECT id
+FROM gb_agent_research_runs
+WHERE status = 'running' AND owner = :owner AND id IN (SELECT id FROM below);
+
+-- name: mark_subtree
+-- The same mark for a run and its sub-agents.
+WITH RECURSIVE below (id) AS (
+    SELECT id FROM gb_agent_research_runs WHERE id = :run_id
+    UNION ALL
+    SELECT run.id FROM below JOIN gb_agent_research_runs AS run ON run.parent_id = below.id
+)
+UPDATE gb_agent_research_runs
+SET finished_at = :at
+WHERE status = 'running' AND owner = :owner AND id IN (SELECT id FROM below);
+
 -- name: align_interrupted
 -- One end for a whole tree of agents, so that no parent ends before its children; and not before anything that one of
 -- the tree has done, also when the clock was set back since.
@@ -64,5 +86,5 @@ WHERE status = 'running' AND finished_at IS NOT NULL;
 -- name: end_interrupted
 -- Last, because the status is what the queries before look for.
 UPDATE gb_agent_research_runs
-SET status = 'failed', state = 'failed', error = :error, stop_reason = 'interrupted'
+SET status = 'failed', state = 'failed', error = :error, stop_reason = :stop_reason
 WHERE status = 'running' AND finished_at IS NOT NULL;

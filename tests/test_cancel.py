@@ -13,7 +13,8 @@ def test_a_stop_reaches_the_children_with_their_own_reason():
     child = root.child(lambda reason: f"the parent: {reason}")
     grandchild = child.child(str)
     root.set("by the user")
-    assert (root.reason, child.reason, grandchild.reason) == ("by the user", "the parent: by the user", "the parent: by the user")
+    assert root.reason == "by the user"
+    assert child.reason == grandchild.reason == "the parent: by the user"
 
 
 def test_a_child_does_not_stop_its_parent():

@@ -11,8 +11,8 @@ import requests
 
 from gligabao.records import INTERRUPTED
 from gligabao.simulator import Simulator, replies
+from tests.checker import check_bill, check_run
 from tests.process import ServerProcess
-from tests.world import check_run
 
 
 @pytest.fixture
@@ -68,14 +68,7 @@ def test_twenty_agents_at_once_lose_nothing_and_cost_what_was_billed(serve, simu
     for run in runs:
         check_run(run)
         assert run["status"] == "completed", run["error"]
-    billed = simulator.billed().total
-    assert sum(run["input_tokens"] for run in runs) == billed.input_tokens + billed.cache_creation + billed.cache_read
-    assert sum(run["output_tokens"] for run in runs) == billed.output_tokens
-    # Sonnet 5.5, dollars a million tokens; a search is a cent.
-    dollars = (
-        2 * billed.input_tokens + 2.5 * billed.cache_creation + 0.1 * billed.cache_read + 10 * billed.output_tokens
-    ) / 1e6 + 0.01 * billed.web_search_requests
-    assert sum(run["cost_usd"] for run in runs) == pytest.approx(dollars, abs=20 * 1e-6)
+    check_bill(runs, simulator.billed().total)
 
 
 def test_sixty_starts_at_once_of_five_users_give_three_each(serve, simulator):

@@ -17,7 +17,8 @@ from gligabao.simulator.replies import (
     thinking,
     tool_calls,
 )
-from tests.world import World, check_run, shape
+from tests.checker import check_run
+from tests.world import World, shape
 
 
 @pytest.fixture
@@ -85,7 +86,8 @@ def test_five_mixed_calls_of_one_answer(world):
         "1 searching works",
         "1 searching broken ! the web search failed: unavailable",
         f"1 reading {page}",
-        '1 using_tool fetch_page ! unknown tool "fetch_page": you have web_search, fetch_url',
+        '1 using_tool fetch_page ! unknown tool "fetch_page": you have web_search, fetch_url, spawn_subagent, '
+        "wait_subagents",
         f'1 reading {page} ! fetch_url: "url" is missing; "uri" is not a field of this tool. '
         'Its input is {"url": "..."}',
     ]

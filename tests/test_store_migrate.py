@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gligabao.errors import ConfigError, StoreError
+from gligabao.errors import StartError, StoreError
 from gligabao.records import NewRun
 from gligabao.resources import data_dir
 from gligabao.store.database import open_database
@@ -82,7 +82,7 @@ def test_a_migration_that_fails_leaves_everything_as_it_was(empty, newer):
 def test_a_newer_database_is_refused(empty, newer):
     number = add_migration(newer, "CREATE TABLE gb_more (id INTEGER);")
     migrate(empty, folder=newer)
-    with pytest.raises(ConfigError, match=rf"has schema version {number}, .* up to {number - 1}: install a newer"):
+    with pytest.raises(StartError, match=rf"has schema version {number}, .* up to {number - 1}: install a newer"):
         migrate(empty)
     assert version(empty) == number
 

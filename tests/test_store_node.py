@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gligabao.errors import ConfigError
+from gligabao.errors import ConfigError, StartError
 from gligabao.store.node import NodeLock, node_lock_path
 
 HOLD = """
@@ -81,7 +81,7 @@ def test_a_node_that_died_before_its_claim_passes_its_predecessor_on(path, hold)
 
 def test_a_second_process_is_told_which_one_holds_the_lock(path, hold):
     first, _ = hold(path, "node-1")
-    with pytest.raises(ConfigError, match=rf"^database {path.parent}/gligabao\.db is in use by process {first.pid}$"):
+    with pytest.raises(StartError, match=rf"^database {path.parent}/gligabao\.db is in use by process {first.pid}$"):
         NodeLock(path).acquire()
 
 
@@ -128,5 +128,5 @@ def test_on_postgres_the_lock_is_in_the_data_folder(tmp_path, hold):
     path = node_lock_path("postgresql://ann@host/db", tmp_path)
     assert path == tmp_path.resolve() / "node.lock"
     first, _ = hold(path)
-    with pytest.raises(ConfigError, match=rf"^data_dir {tmp_path.resolve()} is in use by process {first.pid}$"):
+    with pytest.raises(StartError, match=rf"^data_dir {tmp_path.resolve()} is in use by process {first.pid}$"):
         NodeLock(path).acquire()

@@ -90,7 +90,7 @@ def test_a_sub_agent_knows_its_parent_its_name_and_its_reason(runs):
 
 def test_a_fourth_research_is_refused_until_one_has_ended(runs):
     three = [runs.start_run(new_run(), owner=OWNER, max_working=3) for _ in range(3)]
-    refusal = 'user "u1" already has 3 researches working: wait for one to end, or cancel one'
+    refusal = 'user "u1" already has 3 researches working: wait for one to end'
     with pytest.raises(Conflict) as conflict:
         runs.start_run(new_run(), owner=OWNER, max_working=3)
     assert str(conflict.value) == refusal

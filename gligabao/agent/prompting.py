@@ -9,12 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jinja2
+from jinja2 import meta
 
 from gligabao.errors import ConfigError
 from gligabao.resources import data_dir
 
 PARTS: Mapping[str, tuple[str, ...]] = {
     "research": (),
+    "spawn": (),
+    "messaging": (),
+    "subagent": ("name", "reason", "may_spawn"),
     "web_search": (),
 }
 """The prompt files, and the variables that each may use."""
@@ -31,27 +35,40 @@ class Prompts:
         """Read and check all prompt files; a fault in one raises `ConfigError` naming the file."""
         return cls({name: _load(name, variables) for name, variables in PARTS.items()})
 
-    def system(self, *, date: str, max_steps: int) -> str:
-        """Return the system prompt of a research agent. `date` is the day, UTC, `2026-11-01`."""
+    def system(self, *, date: str, max_steps: int, may_spawn: bool, name: str = "", reason: str = "") -> str:
+        """Return the system prompt of a research agent. `date` is the day, UTC, `2026-11-01`.
+
+        `name` and `reason` are those of a sub-agent. The part that has them comes late, so that what stands before
+        it is the same for all sub-agents, and cached.
+        """
+        parts = ["research"]
+        if may_spawn:
+            parts.append("spawn")
+        if name:
+            parts += ["messaging", "subagent"]
         budget = f"Today is {date} (UTC). You have {max_steps} steps; in step {max_steps} you cannot use tools."
-        return self._join("research", last_line=budget)
+        return self._join(*parts, last_line=budget, name=name, reason=reason, may_spawn=may_spawn)
 
     def web_search(self, *, date: str) -> str:
         """Return the system prompt of the call that searches the web."""
         return self._join("web_search", last_line=f"Today is {date} (UTC).")
 
-    def _join(self, *names: str, last_line: str) -> str:
-        return "\n\n".join([*(self.templates[name].render().strip() for name in names), last_line])
+    def _join(self, *parts: str, last_line: str, **values: object) -> str:
+        return "\n\n".join([*(self.templates[part].render(values).strip() for part in parts), last_line])
 
 
 def _load(name: str, variables: tuple[str, ...]) -> jinja2.Template:
     path = data_dir("prompts") / f"{name}.md"
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True)
     try:
-        template = environment.from_string(path.read_text(encoding="utf-8"))
-        text = template.render({variable: variable for variable in variables})
+        source = path.read_text(encoding="utf-8")
+        # Looked for in the text, not by rendering it once: a variable in a branch not taken would slip through.
+        unknown = meta.find_undeclared_variables(environment.parse(source)) - set(variables)
+        template = environment.from_string(source)
     except (OSError, jinja2.TemplateError) as error:
         raise ConfigError(f"prompts/{name}.md cannot be used: {error}") from error
-    if not text.strip():
+    if unknown:
+        raise ConfigError(f"prompts/{name}.md uses {', '.join(sorted(unknown))}: not known there")
+    if not source.strip():
         raise ConfigError(f"prompts/{name}.md is empty")
     return template

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gligabao.cancel import Cancel
 from gligabao.errors import Unavailable
 from gligabao.records import INTERRUPTED, Ending, NewRun, Run, Status, StopReason, now
 from gligabao.research.recorder import Recorder
 from gligabao.research.researcher import Researcher, Shared
+from gligabao.research.team import Member
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +59,32 @@ class Manager:
         )
         with self._place():
             run = shared.runs.start_run(new, owner=shared.owner, max_working=shared.config.max_working_per_user)
-            self._launch(run)
+            self._launch(Member(run))
         log.info("run %s started for user %s on %s", run.id, run.user_id, run.model)
         return run
+
+    def _start_agent(self, parent: Member, *, name: str, reason: str, task: str, max_steps: int) -> Member:
+        """Record and start a sub-agent; called by the parent's thread with the tree's lock held."""
+        shared, above = self._shared, parent.run
+        new = NewRun(
+            user_id=above.user_id,
+            topic=task,
+            model=above.model,
+            max_steps=max_steps,
+            priced=above.cost_usd is not None,
+            parent_id=above.id,
+            name=name,
+            reason=reason,
+        )
+        with self._place():
+            run = shared.runs.start_run(new, owner=shared.owner, max_working=0)
+            member = Member(run, parent=parent)
+            parent.children[name] = member
+            parent.tree.spawned += 1
+            shared.messenger.open(run.id)
+            self._launch(member)
+        log.info("run %s started by run %s as %s", run.id, above.id, name)
+        return member
 
     def begin_stop(self) -> None:
         """Start nothing more, and tell every agent to stop. Returns at once."""
@@ -71,7 +94,7 @@ class Manager:
                 self._stop_began = time.monotonic()
             researchers = [researcher for researcher, _ in self._researchers.values()]
         for researcher in researchers:
-            researcher.cancel.set(INTERRUPTED)
+            researcher.member.cancel.set(INTERRUPTED)
 
     def join(self, seconds: float, hurry: threading.Event | None = None) -> bool:
         """Wait until every agent has ended, until `seconds` after the stop began or `hurry`; tell whether all have."""
@@ -113,33 +136,42 @@ class Manager:
                 self._starting -= 1
                 self._idle.notify_all()
 
-    def _launch(self, run: Run) -> None:
-        researcher = Researcher(self._shared, run)
+    def _launch(self, member: Member) -> None:
+        run = member.run
+        researcher = Researcher(self._shared, member, self._start_agent)
         thread = threading.Thread(target=self._run_to_end, args=(researcher,), name=f"research-{run.id}", daemon=True)
         with self._lock:
             self._researchers[run.id] = (researcher, thread)
             stopping = self._stopping
         if stopping:
-            researcher.cancel.set(INTERRUPTED)
+            member.cancel.set(INTERRUPTED)
         try:
             thread.start()
         except RuntimeError as error:
             self._forget(run.id)
-            self._end_unstarted(run)
+            self._end_unstarted(member)
             raise Unavailable(NO_THREAD, retry_after_seconds=FULL_RETRY_SECONDS) from error
 
     def _run_to_end(self, researcher: Researcher) -> None:
         try:
             researcher.work()
         finally:
-            self._forget(researcher.run_id)
+            self._forget(researcher.member.run.id)
 
     def _forget(self, run_id: int) -> None:
         with self._lock:
             self._researchers.pop(run_id, None)
             self._idle.notify_all()
 
-    def _end_unstarted(self, run: Run) -> None:
+    def _end_unstarted(self, member: Member) -> None:
         shared = self._shared
-        recorder = Recorder(runs=shared.runs, run=run, owner=shared.owner, cancel=Cancel(), closing=shared.closing)
-        recorder.end(Ending(Status.FAILED, StopReason.ERROR, error=NO_THREAD))
+        recorder = Recorder(
+            runs=shared.runs, run=member.run, owner=shared.owner, cancel=member.cancel, closing=shared.closing
+        )
+        ending = Ending(Status.FAILED, StopReason.ERROR, error=NO_THREAD)
+        member.at_rest.set()
+        at = recorder.end(ending)
+        shared.messenger.close(member.run.id)
+        # Not `member.end`: nobody waits for it yet, and whoever spawned it holds the lock of the tree.
+        member.ending, member.ended_at = ending, at
+        member.ended.set()

@@ -7,6 +7,8 @@ ended by someone else refuses its writes (`RunLost`), which ends the agent.
 
 import logging
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from gligabao.cancel import Cancel
@@ -68,38 +70,30 @@ class Recorder:
         self._error = error
         self._totals = replace(self._totals, tool_calls=self._totals.tool_calls + 1)
 
-    def end(self, ending: Ending) -> None:
-        """Store the end of the run, trying for minutes if need be. A run that someone else ended stays as it is."""
+    def end(self, ending: Ending, *, not_before: str = "") -> str:
+        """Store the end of the run and return its time, which is not before that given.
+
+        Tries for minutes if need be. A run that someone else ended stays as it is.
+        """
         terminal = StateName.COMPLETED if ending.status is Status.COMPLETED else StateName.FAILED
         self._error = self._error or ending.error
-        self._move_to(terminal, 0, "")
+        self._move_to(terminal, 0, "", not_before)
         last = replace(self._current, error=ending.error, finished_at=self._current.started_at)
         self._unsaved[last.seq] = last
+        states = list(self._unsaved.values())
+
+        def store() -> None:
+            self._runs.end_run(self._run_id, owner=self._owner, states=states, totals=self._totals, ending=ending)
+
         try:
-            self._store_end(ending)
+            store_in_the_end(store, closing=self._closing, what=f"the end of run {self._run_id}")
         except RunLost:
             log.warning("run %s had been ended before its agent did", self._run_id)
+        return last.started_at
 
-    def _store_end(self, ending: Ending) -> None:
-        waited = 0.0
-        wait_seconds = 0.1
-        while True:
-            try:
-                states = list(self._unsaved.values())
-                self._runs.end_run(self._run_id, owner=self._owner, states=states, totals=self._totals, ending=ending)
-                return
-            except StoreError as error:
-                if self._closing.is_set() or waited > END_RETRY_SECONDS:
-                    log.error("the end of run %s could not be stored: %s", self._run_id, error)
-                    return
-                log.warning("the end of run %s is not stored yet: %s", self._run_id, error)
-            self._closing.wait(wait_seconds)
-            waited += wait_seconds
-            wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)
-
-    def _move_to(self, state: StateName, step: int, detail: str) -> None:
+    def _move_to(self, state: StateName, step: int, detail: str, not_before: str = "") -> None:
         # The clock may be set back; the times of a run never go back.
-        moment = max(now(), self._current.started_at)
+        moment = max(now(), self._current.started_at, not_before)
         self._unsaved[self._current.seq] = replace(self._current, error=self._error, finished_at=moment)
         self._error = ""
         self._current = State(self._current.seq + 1, state, step, detail, moment)
@@ -117,3 +111,23 @@ class Recorder:
         else:
             self._unsaved.clear()
             self._has_unsaved_usage = False
+
+
+def store_in_the_end(store: Callable[[], object], *, closing: threading.Event, what: str) -> None:
+    """Do a write that must not be lost: again and again while the database is away, for `END_RETRY_SECONDS`.
+
+    A server that is `closing` does not wait for it: what it leaves, its last transaction or its successor ends.
+    """
+    give_up_at = time.monotonic() + END_RETRY_SECONDS
+    wait_seconds = 0.1
+    while True:
+        try:
+            store()
+            return
+        except StoreError as error:
+            if closing.is_set() or time.monotonic() > give_up_at:
+                log.error("%s could not be stored: %s", what, error)
+                return
+            log.warning("%s is not stored yet: %s", what, error)
+        closing.wait(wait_seconds)
+        wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)

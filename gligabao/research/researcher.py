@@ -1,7 +1,7 @@
 """One researcher: an agent at work as a job, on a thread of its own.
 
 All that it uses alone is made here and closed here: its connection to the model, its page reader, its marker, its
-recorder. It shares the database, the model and the prompts with the others.
+recorder. It shares the database, the model and the prompts with the others, and its tree with its team.
 """
 
 import logging
@@ -13,14 +13,16 @@ from gligabao.agent.loop import Agent, Outcome
 from gligabao.agent.marking import Marker
 from gligabao.agent.prompting import Prompts
 from gligabao.agent.tools import Toolbox
+from gligabao.agent.tools.team import sibling_tools, subagent_tools
 from gligabao.agent.tools.web import Search, WebTools
-from gligabao.cancel import Cancel
 from gligabao.config import Config
 from gligabao.errors import Cancelled, GligabaoError, RunLost
 from gligabao.model.client import Connection, Model
 from gligabao.reader.page import Allow, PageReader
-from gligabao.records import INTERRUPTED, Ending, Run, Status, StopReason
-from gligabao.research.recorder import Recorder
+from gligabao.records import INTERRUPTED, Ending, Status, StopReason, now
+from gligabao.research.messenger import Messenger
+from gligabao.research.recorder import Recorder, store_in_the_end
+from gligabao.research.team import MAX_DEPTH, Member, Siblings, StartAgent, Subagents
 from gligabao.search.anthropic_search import AnthropicSearch
 from gligabao.search.unavailable import UnavailableSearch
 from gligabao.store.runs import Runs
@@ -39,6 +41,7 @@ class Shared:
     model: Model
     prompts: Prompts
     allow: Allow
+    messenger: Messenger
     owner: str
     """The node: who owns the runs that start here."""
     closing: threading.Event
@@ -48,63 +51,81 @@ class Shared:
 class Researcher:
     """The agent of one run, from its first model call to its stored end."""
 
-    def __init__(self, shared: Shared, run: Run) -> None:
-        self.run_id = run.id
-        self.cancel = Cancel()
+    def __init__(self, shared: Shared, member: Member, start_agent: StartAgent) -> None:
+        self.member = member
         self._shared = shared
-        self._run = run
+        self._run = member.run
+        self._subagents = Subagents(member, start=start_agent, end_runs=self._end_runs)
 
     def work(self) -> None:
         """Do the whole research and store its end. Raises nothing: this is the top of a thread."""
-        try:
-            self._work()
-        except Exception:
-            log.exception("the thread of run %s failed", self.run_id)
-
-    def _work(self) -> None:
         recorder = Recorder(
             runs=self._shared.runs,
             run=self._run,
             owner=self._shared.owner,
-            cancel=self.cancel,
+            cancel=self.member.cancel,
             closing=self._shared.closing,
         )
+        ending = _failed(FAULT, StopReason.ERROR)
+        ended_at = ""
+        try:
+            ending = self._research_to_end(recorder)
+            last_below = self._subagents.end_all()
+            self.member.at_rest.set()
+            ended_at = recorder.end(ending, not_before=last_below)
+            log.info("run %s %s (%s)", self._run.id, ending.status, ending.stop_reason)
+        except Exception:
+            log.exception("the thread of run %s failed", self._run.id)
+        finally:
+            self.member.at_rest.set()
+            self.member.end(ending, ended_at or now())
+
+    def _research_to_end(self, recorder: Recorder) -> Ending:
         try:
             outcome = self._research(recorder)
-            ending = Ending(Status.COMPLETED, outcome.stop_reason, report=outcome.report)
-        except RunLost:
-            log.warning("run %s was ended by someone else: its agent stops", self.run_id)
-            return
-        except Cancelled as reason:
-            ending = _failed(str(reason), _why_cancelled(str(reason)))
+        except (Cancelled, RunLost) as stop:
+            # A run that was ended by someone else: the fence keeps its end as it is.
+            reason = self.member.cancel.reason or str(stop)
+            return _failed(reason, StopReason.INTERRUPTED if reason == INTERRUPTED else StopReason.CANCELLED)
         except GligabaoError as error:
-            ending = _failed(str(error), StopReason.ERROR)
+            return _failed(str(error), StopReason.ERROR)
         except Exception:
-            log.exception("run %s failed", self.run_id)
-            ending = _failed(FAULT, StopReason.ERROR)
-        recorder.end(ending)
-        log.info("run %s %s (%s)", self.run_id, ending.status, ending.stop_reason)
+            log.exception("run %s failed", self._run.id)
+            return _failed(FAULT, StopReason.ERROR)
+        return Ending(Status.COMPLETED, outcome.stop_reason, report=outcome.report)
 
     def _research(self, recorder: Recorder) -> Outcome:
         shared = self._shared
-        connection = shared.model.connect(self.cancel)
-        reader = PageReader(allow=shared.allow, cancel=self.cancel, watchdog=shared.model.watchdog)
+        connection = shared.model.connect(self.member.cancel)
+        reader = PageReader(allow=shared.allow, cancel=self.member.cancel, watchdog=shared.model.watchdog)
         try:
             return self._agent(connection, reader, recorder).run(self._run.topic)
         finally:
+            shared.messenger.close(self._run.id)
             reader.close()
             connection.close()
 
     def _agent(self, connection: Connection, reader: PageReader, recorder: Recorder) -> Agent:
-        shared = self._shared
+        shared, run, depth = self._shared, self._run, self.member.depth
         today = datetime.now(UTC).date().isoformat()
-        web = WebTools(search=self._search(connection, today), reader=reader, marker=Marker())
+        marker = Marker()
+        tools = [*WebTools(search=self._search(connection, today), reader=reader, marker=marker).tools()]
+        if depth < MAX_DEPTH:
+            tools += subagent_tools(self._subagents, marker)
+        if depth > 0:
+            tools += sibling_tools(Siblings(self.member, shared.messenger), marker)
         return Agent(
             connection=connection,
-            model=self._run.model,
-            system=shared.prompts.system(date=today, max_steps=self._run.max_steps),
-            toolbox=Toolbox(web.tools()),
-            max_steps=self._run.max_steps,
+            model=run.model,
+            system=shared.prompts.system(
+                date=today,
+                max_steps=run.max_steps,
+                may_spawn=depth < MAX_DEPTH,
+                name=run.name,
+                reason=" ".join(run.reason.split()),
+            ),
+            toolbox=Toolbox(tools),
+            max_steps=run.max_steps,
             max_answer_tokens=shared.config.max_answer_tokens,
             observer=recorder,
         )
@@ -116,10 +137,15 @@ class Researcher:
         system = self._shared.prompts.web_search(date=today)
         return AnthropicSearch(connection=connection, model=self._run.model, system=system)
 
+    def _end_runs(self, run_id: int, *, error: str) -> None:
+        stop_reason = StopReason.INTERRUPTED if error == INTERRUPTED else StopReason.CANCELLED
+        shared = self._shared
+        store_in_the_end(
+            lambda: shared.runs.end_subtree(run_id, owner=shared.owner, error=error, stop_reason=stop_reason, at=now()),
+            closing=shared.closing,
+            what=f"the end of run {run_id} and those below it",
+        )
+
 
 def _failed(error: str, stop_reason: StopReason) -> Ending:
     return Ending(Status.FAILED, stop_reason, error=error)
-
-
-def _why_cancelled(reason: str) -> StopReason:
-    return StopReason.INTERRUPTED if reason == INTERRUPTED else StopReason.CANCELLED

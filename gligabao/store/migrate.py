@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 
 from gligabao import records
-from gligabao.errors import ConfigError
+from gligabao.errors import StartError
 from gligabao.resources import data_dir
 from gligabao.store.database import Database
 from gligabao.store.queries import Dialect, QueryError
@@ -28,7 +28,7 @@ class Migration:
 def migrate(db: Database, *, folder: Traversable | None = None) -> int:
     """Bring the schema up to the newest version, all or nothing, and return that version.
 
-    A database that is up to date is only read. One that is newer than this program is refused with `ConfigError`.
+    A database that is up to date is only read. One that is newer than this program is refused with `StartError`.
     """
     migrations = read_migrations(folder or data_dir("sql"), db.dialect)
     newest = migrations[-1].version
@@ -64,7 +64,7 @@ def _check_version(tx: Transaction, newest: int) -> int:
     row = tx.fetch_one("schema_version")
     found = row["version"] if row else 0
     if found > newest:
-        raise ConfigError(
+        raise StartError(
             f"the database has schema version {found}, this gligabao knows versions up to {newest}: "
             "install a newer gligabao, or use another database"
         )

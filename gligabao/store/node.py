@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path
 
-from gligabao.errors import ConfigError
+from gligabao.errors import ConfigError, StartError
 from gligabao.store.database import is_sqlite, sqlite_path
 
 _NODE_ID = re.compile(r"[0-9a-zA-Z-]{1,64}")
@@ -27,7 +27,7 @@ class NodeLock:
         """Take the lock and return the id of the node that held it last, None when there was none.
 
         That id stays in the file until `claim`: should this process die before it has ended the runs of its
-        predecessor, the next one is told the same id. Raises `ConfigError` while another process holds the lock.
+        predecessor, the next one is told the same id. Raises `StartError` while another process holds the lock.
         """
         try:
             # Close-on-exec: a child that outlives this process must not keep the lock.
@@ -39,7 +39,7 @@ class NodeLock:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(file)
-            raise ConfigError(f"{_guarded(self._path)} is in use by process {process or '(unknown)'}") from error
+            raise StartError(f"{_guarded(self._path)} is in use by process {process or '(unknown)'}") from error
         self._file = file
         node_id, _ = _read(file)
         self._write(node_id)

@@ -1,5 +1,6 @@
 """gligabao on Postgres: a pool of connections that outlives a restart of the server."""
 
+import logging
 import select
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,9 @@ from gligabao.errors import ConfigError, StoreError
 from gligabao.records import format_time
 from gligabao.store.queries import load_queries
 from gligabao.store.transaction import RETRY_AFTER_SECONDS, Row, StoreConflict, Transaction, Value
+
+# At INFO the pool tells of every connection that it lends.
+logging.getLogger("psycopg.pool").setLevel(logging.WARNING)
 
 OPEN_SECONDS = 10
 WAIT_SECONDS = 5

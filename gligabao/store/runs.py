@@ -77,10 +77,16 @@ class Runs:
             ids = sorted(row["id"] for row in tx.fetch_all("lock_running", owner=owner))
             if ids:
                 tx.execute("mark_interrupted", owner=owner, at=at)
-                tx.execute("align_interrupted")
-                tx.execute("end_interrupted_states", error=error)
-                tx.execute("insert_interrupted_states", error=error)
-                tx.execute("end_interrupted", error=error)
+                _end_marked(tx, error, StopReason.INTERRUPTED)
+        return ids
+
+    def end_subtree(self, run_id: int, *, owner: str, error: str, stop_reason: StopReason, at: str) -> list[int]:
+        """End the run and all below it that are still at work as failed, and return their ids. Times as above."""
+        with self._db.transaction() as tx:
+            ids = sorted(row["id"] for row in tx.fetch_all("lock_subtree", run_id=run_id, owner=owner))
+            if ids:
+                tx.execute("mark_subtree", run_id=run_id, owner=owner, at=at)
+                _end_marked(tx, error, stop_reason)
         return ids
 
     def get_run(self, run_id: int, *, user_id: str) -> Run | None:
@@ -137,7 +143,14 @@ def _check_limit(tx: Transaction, user_id: str, max_working: int) -> None:
     working = row["working"] if row else 0
     if working >= max_working:
         what = "research" if working == 1 else "researches"
-        raise Conflict(f'user "{user_id}" already has {working} {what} working: wait for one to end, or cancel one')
+        raise Conflict(f'user "{user_id}" already has {working} {what} working: wait for one to end')
+
+
+def _end_marked(tx: Transaction, error: str, stop_reason: StopReason) -> None:
+    tx.execute("align_interrupted")
+    tx.execute("end_interrupted_states", error=error)
+    tx.execute("insert_interrupted_states", error=error)
+    tx.execute("end_interrupted", error=error, stop_reason=stop_reason)
 
 
 def _insert_run(tx: Transaction, new: NewRun, owner: str) -> Run:
@@ -189,12 +202,14 @@ def _figures(totals: Totals) -> dict[str, Value]:
 
 def _run(row: Row) -> Run:
     stop_reason = row["stop_reason"]
-    enums = {
+    cost = row["cost_usd"]
+    typed = {
+        "cost_usd": None if cost is None else float(cost),
         "status": Status(row["status"]),
         "state": StateName(row["state"]),
         "stop_reason": StopReason(stop_reason) if stop_reason else None,
     }
-    return Run(**{**row, **enums})
+    return Run(**{**row, **typed})
 
 
 def _state(row: Row) -> State:

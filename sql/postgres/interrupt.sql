@@ -6,3 +6,16 @@ FROM gb_agent_research_runs
 WHERE status = 'running' AND (CAST(:owner AS TEXT) IS NULL OR owner = :owner)
 ORDER BY id
 FOR UPDATE;
+
+-- name: lock_subtree
+-- As lock_running, for a run and its sub-agents of all generations.
+WITH RECURSIVE below (id) AS (
+    SELECT id FROM gb_agent_research_runs WHERE id = :run_id
+    UNION ALL
+    SELECT run.id FROM below JOIN gb_agent_research_runs AS run ON run.parent_id = below.id
+)
+SELECT id
+FROM gb_agent_research_runs
+WHERE status = 'running' AND owner = :owner AND id IN (SELECT id FROM below)
+ORDER BY id
+FOR UPDATE;

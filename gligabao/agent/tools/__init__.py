@@ -1,9 +1,10 @@
 """The tools of an agent: what the model is told of each, and how a call reaches it."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -19,6 +20,9 @@ class ToolInput(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    hints: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What the model is told when a field is missing or wrong, where the plain fault would not help it."""
+
 
 Input = TypeVar("Input", bound=ToolInput)
 
@@ -31,8 +35,9 @@ class Tool(Generic[Input]):
     description: str
     input: type[Input]
     state: StateName
-    detail: Callable[[Input], str]
-    """What the state says of a call: the query, the URL, ..."""
+    """What its run shows as, unless `describe` says otherwise."""
+    describe: Callable[[Input], str | tuple[StateName, str]]
+    """What the state says of a call (the query, the URL, ...); with a state where that depends on the call."""
     run: Callable[[Input, CallObserver], str]
     """Does it and returns text for the model; raises `ToolError` with what the model should know."""
 
@@ -55,10 +60,12 @@ class Toolbox:
         tool = self._tools.get(call.name)
         if tool is None:
             return StateName.USING_TOOL, call.name
+        described: str | tuple[StateName, str]
         try:
-            return tool.state, tool.detail(self._parse(tool, call))
+            described = tool.describe(self._parse(tool, call))
         except ToolError:
-            return tool.state, _first_text(call.input)
+            described = _first_text(call.input)
+        return (tool.state, described) if isinstance(described, str) else described
 
     def run(self, call: ToolCall, observer: CallObserver) -> str:
         """Run a call and return its output, or raise `ToolError`."""
@@ -72,14 +79,17 @@ class Toolbox:
         try:
             return tool.input.model_validate(call.input)
         except ValidationError as error:
-            faults = "; ".join(_fault(dict(fault)) for fault in error.errors())
+            faults = "; ".join(_fault(tool, dict(fault)) for fault in error.errors())
             raise ToolError(f"{tool.name}: {faults}. Its input is {_example(tool)}") from error
 
 
-def _fault(fault: dict[str, Any]) -> str:
+def _fault(tool: Tool[Any], fault: dict[str, Any]) -> str:
     where = ".".join(map(str, fault["loc"]))
     if not where:
         return "the input is no object"
+    hint: str | None = tool.input.hints.get(where)
+    if hint:
+        return hint
     said = {"missing": "is missing", "extra_forbidden": "is not a field of this tool"}
     return f'"{where}" {said.get(fault["type"], str(fault["msg"]).removeprefix("Value error, "))}'
 

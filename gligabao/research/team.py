@@ -1,0 +1,227 @@
+"""The team of a research: who spawned whom, the limits, who may write to whom, and how a family ends.
+
+All the agents of one research are members of one tree, in one process. What starts an agent is passed in; how
+messages travel is the messenger's.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from gligabao.agent.tools.team import Ended, Received, Sibling
+from gligabao.cancel import Cancel
+from gligabao.errors import Conflict, StoreError, ToolError, Unavailable
+from gligabao.records import INTERRUPTED, Ending, Run, Status, now
+from gligabao.research.messenger import INBOX_SIZE, InboxFull, Messenger, NoInbox, send_message
+
+log = logging.getLogger(__name__)
+
+MAX_SUBAGENTS_PER_AGENT = 5
+MAX_SUBAGENTS_PER_TREE = 10
+MAX_DEPTH = 2
+"""Generations of sub-agents: those of the second spawn none."""
+PARENT_ENDED = "cancelled: the agent that spawned it ended"
+STUCK_SECONDS = 5.0
+"""An agent that was told to stop and does not within this time, for each generation below it, is given up."""
+_LOOK_SECONDS = 30.0
+
+
+class Tree:
+    """What the agents of one research share. One lock guards all memberships, counts and waiters."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.spawned = 0
+        """How many sub-agents there ever were."""
+        self.waiters: set[threading.Event] = set()
+        """Set whenever an agent of the tree has ended."""
+
+
+class Member:
+    """An agent's place in the tree. `children` is guarded by the tree's lock."""
+
+    def __init__(self, run: Run, *, parent: "Member | None" = None) -> None:
+        self.run = run
+        self.parent = parent
+        self.tree: Tree = parent.tree if parent else Tree()
+        self.depth: int = parent.depth + 1 if parent else 0
+        self.cancel: Cancel = parent.cancel.child(reason_below) if parent else Cancel()
+        self.children: dict[str, Member] = {}
+        self.ending: Ending | None = None
+        """How it ended; None while it works."""
+        self.ended_at = ""
+        self.at_rest = threading.Event()
+        """Its agent does nothing any more: what is left is to store its end."""
+        self.ended = threading.Event()
+
+    def end(self, ending: Ending, at: str) -> None:
+        """Note that this agent has ended, its end stored with that time, and tell whoever waits for it."""
+        self.ending = ending
+        self.ended_at = at
+        self.ended.set()
+        if self.parent:
+            self.parent.cancel.forget(self.cancel)
+        with self.tree.lock:
+            for waiter in self.tree.waiters:
+                waiter.set()
+
+
+class StartAgent(Protocol):
+    """Starts the agent of a sub-agent of `parent`, adds it to the tree and returns its place."""
+
+    def __call__(self, parent: Member, *, name: str, reason: str, task: str, max_steps: int) -> Member: ...
+
+
+class EndRuns(Protocol):
+    """Ends a run and all below it that are still at work, in the database. Returns when that is stored, or given up."""
+
+    def __call__(self, run_id: int, *, error: str) -> None: ...
+
+
+def reason_below(reason: str) -> str:
+    """Return why the sub-agents of an agent stop when it stops for `reason`."""
+    return INTERRUPTED if reason == INTERRUPTED else PARENT_ENDED
+
+
+class Subagents:
+    """The sub-agents of one agent. Used by that agent's thread."""
+
+    def __init__(self, member: Member, *, start: StartAgent, end_runs: EndRuns) -> None:
+        self._member = member
+        self._start = start
+        self._end_runs = end_runs
+
+    def spawn(self, *, name: str, reason: str, task: str, max_steps: int) -> int:
+        """Start a sub-agent and return the id of its run, or raise `ToolError`."""
+        tree = self._member.tree
+        # The lock is held until the child is a member: two agents of a tree that spawn at once never pass a limit.
+        with tree.lock:
+            self._check_limits(name)
+            try:
+                child = self._start(self._member, name=name, reason=reason, task=task, max_steps=max_steps)
+            except (Conflict, StoreError) as error:
+                raise ToolError(f'sub-agent "{name}" could not be started: {error}') from error
+            except Unavailable as error:
+                raise ToolError(f'sub-agent "{name}" could not be started: {error}. Do its part yourself') from error
+        return child.run.id
+
+    def names(self) -> list[str]:
+        """Return the names of the sub-agents in the order they were started."""
+        with self._member.tree.lock:
+            return list(self._member.children)
+
+    def wait(self, names: Sequence[str]) -> list[Ended]:
+        """Wait until these have ended ([]: all) and return how, in the order asked for."""
+        members = self._find(names)
+        tree = self._member.tree
+        changed = threading.Event()
+        with tree.lock:
+            tree.waiters.add(changed)
+        try:
+            with self._member.cancel.waking(changed.set):
+                while not all(member.ended.is_set() for member in members):
+                    self._member.cancel.check()
+                    changed.wait(_LOOK_SECONDS)
+                    changed.clear()
+        finally:
+            with tree.lock:
+                tree.waiters.discard(changed)
+        return [_show(member) for member in members]
+
+    def end_all(self) -> str:
+        """Stop the sub-agents that still work, because this agent ends, and wait until their ends are stored.
+
+        Returns the time of the last end of a sub-agent: this agent's must not be before it.
+        """
+        reason = reason_below(self._member.cancel.reason)
+        with self._member.tree.lock:
+            children = list(self._member.children.values())
+        working = [child for child in children if not child.ended.is_set()]
+        for child in working:
+            child.cancel.set(reason)
+        deadline = time.monotonic() + STUCK_SECONDS * (MAX_DEPTH - self._member.depth)
+        for child in working:
+            if child.at_rest.wait(max(0.0, deadline - time.monotonic())):
+                # Only the database can be what it waits for now, and its own patience with that is bounded.
+                child.ended.wait()
+            else:
+                log.error("run %s was cancelled and its agent is stuck: ending the run without it", child.run.id)
+                self._end_runs(child.run.id, error=reason)
+                child.ended_at = now()
+        return max((child.ended_at for child in children), default="")
+
+    def _check_limits(self, name: str) -> None:
+        children, tree = self._member.children, self._member.tree
+        if name in children:
+            raise ToolError(f'the name "{name}" is taken: you have {", ".join(children)}. Choose another')
+        if len(children) >= MAX_SUBAGENTS_PER_AGENT:
+            raise ToolError(f"you have started {len(children)} sub-agents, the most an agent may: do the rest yourself")
+        if tree.spawned >= MAX_SUBAGENTS_PER_TREE:
+            raise ToolError(
+                f"{tree.spawned} sub-agents were started in this research, the most there may be: do the rest yourself"
+            )
+
+    def _find(self, names: Sequence[str]) -> list[Member]:
+        with self._member.tree.lock:
+            children = dict(self._member.children)
+        if not children:
+            raise ToolError("you have no sub-agents to wait for: start some with spawn_subagent, or go on yourself")
+        for name in names:
+            if name not in children:
+                raise ToolError(f'no sub-agent "{name}": you have {", ".join(children)}')
+        return [children[name] for name in dict.fromkeys(names)] or list(children.values())
+
+
+class Siblings:
+    """The other sub-agents of one sub-agent's parent. Used by that sub-agent's thread."""
+
+    def __init__(self, member: Member, messenger: Messenger) -> None:
+        self._member = member
+        self._messenger = messenger
+
+    def list(self) -> list[Sibling]:
+        """Return the others as they are now."""
+        return [
+            Sibling(other.run.name, other.run.reason, other.ending.status if other.ending else Status.RUNNING)
+            for other in self._others().values()
+        ]
+
+    def send(self, to: str, text: str) -> None:
+        """Put a message into the inbox of the sibling of that name, or raise `ToolError`.
+
+        This is where it is decided who may write to whom: the children of one parent, to each other.
+        """
+        others = self._others()
+        if to == self._member.run.name:
+            raise ToolError("you cannot write to yourself")
+        if to not in others:
+            known = f"you have {', '.join(others)}" if others else "you have none now"
+            raise ToolError(f'no sibling "{to}": {known}')
+        me = self._member.run
+        try:
+            send_message(self._messenger, from_run=me.id, from_name=me.name, to_run=others[to].run.id, text=text)
+        except NoInbox as error:
+            raise ToolError(f'"{to}" has ended: your message was not delivered') from error
+        except InboxFull as error:
+            raise ToolError(
+                f'the inbox of "{to}" is full ({INBOX_SIZE} unread messages): your message was not delivered'
+            ) from error
+
+    def read(self, wait_seconds: float) -> Sequence[Received]:
+        """Take out the messages that have arrived, waiting that long for a first one."""
+        me = self._member
+        messages = self._messenger.receive(me.run.id, wait_seconds=wait_seconds, cancel=me.cancel)
+        return [Received(message.from_name, message.from_run, message.text) for message in messages]
+
+    def _others(self) -> dict[str, Member]:
+        assert self._member.parent is not None, "a root has no siblings"
+        with self._member.tree.lock:
+            return {name: one for name, one in self._member.parent.children.items() if one is not self._member}
+
+
+def _show(member: Member) -> Ended:
+    ending = member.ending
+    assert ending is not None, "waited for"
+    return Ended(member.run.name, member.run.id, ending.status, ending.report, ending.error)

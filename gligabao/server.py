@@ -19,6 +19,7 @@ import io
 import logging
 import os
 import queue
+import resource
 import selectors
 import signal
 import socket
@@ -66,6 +67,7 @@ def serve(config: Config) -> NoReturn:
     configure_logs(config.log_format)
     for secret in config.secrets():
         keep_secret(secret)
+    _raise_file_limit()
     # Once before the fork: what cannot work is then one line and an exit code, not a worker that dies.
     open_services(config).close()
     # The worker shares these objects with the master: keep its collector from touching, and so copying, them.
@@ -239,6 +241,12 @@ class _Logger(Logger):  # type: ignore[misc]
         # It tells of every start and stop in its own words; ours are enough.
         self.error_log.setLevel(self.loglevel)
         self.access_log.propagate = False
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as the system lets us: each agent and each client needs some, and 1,024 is soon used."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _bind_address(config: Config) -> str:

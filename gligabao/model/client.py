@@ -30,7 +30,8 @@ from gligabao.records import Usage
 
 log = logging.getLogger(__name__)
 
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 2.0
+"""A thread that is connecting has no socket yet that could be cut: this bounds how late it notices a stop."""
 MAX_PAUSES = 10
 """A turn that the provider pauses more often than this is an error."""
 

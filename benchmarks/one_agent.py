@@ -1,4 +1,4 @@
-"""Our agents with a tool that costs nothing, for measuring the rest of a step: loop, states stored, model client."""
+"""Our agent with a tool that costs nothing, for measuring the rest of a step: loop, states stored, model client."""
 
 import threading
 from collections.abc import Callable
@@ -23,8 +23,8 @@ class LookUp(ToolInput):
     word: str
 
 
-class Bench:
-    """A database, a model and agents between them, without the server around."""
+class OneAgent:
+    """A database, a model and an agent between them, without the server around."""
 
     def __init__(self, database_url: str, model_url: str, look_up: Callable[[str], str]) -> None:
         self.db = open_database(database_url)
@@ -46,9 +46,9 @@ class Bench:
             ]
         )
 
-    def run_agent(self, steps: int, user: str = "bench") -> int:
+    def run(self, steps: int) -> int:
         """Do one whole run, from its row to its stored end, and return its id."""
-        new = NewRun(user_id=user, topic="The topic", model=MODEL, max_steps=steps, priced=True)
+        new = NewRun(user_id="bench", topic="The topic", model=MODEL, max_steps=steps, priced=True)
         run = self.runs.start_run(new, owner="bench", max_working=10**9)
         cancel = Cancel()
         recorder = Recorder(runs=self.runs, run=run, owner="bench", cancel=cancel, closing=self._closing)
@@ -67,8 +67,3 @@ class Bench:
             connection.close()
         recorder.end(Ending(Status.COMPLETED, outcome.stop_reason, report=outcome.report))
         return run.id
-
-    def close(self) -> None:
-        """End the threads and connections."""
-        self.watchdog.close()
-        self.db.close()

@@ -55,6 +55,7 @@ REQUEST_SECONDS = 5.0
 """A request, body included, must have come in this long after its first bytes."""
 SEND_SECONDS = 20
 """A client that takes nothing of its answer for this long is let go."""
+MAX_OPEN_FILES = 65_536
 PR_SET_PDEATHSIG = 1
 """Linux, prctl(2): the signal that a process gets when its parent dies."""
 
@@ -245,8 +246,9 @@ class _Logger(Logger):  # type: ignore[misc]
 
 def _raise_file_limit() -> None:
     """Allow as many open files as the system lets us: each agent and each client needs some, and 1,024 is soon used."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 def _bind_address(config: Config) -> str:

@@ -72,20 +72,21 @@ ORDER BY id DESC
 LIMIT :limit;
 
 -- name: list_children
--- The sub-agents that a run spawned.
+-- The sub-agents that a run spawned. The || keeps Postgres, once it plans without looking at the values, from reading all
+-- runs of the user to see which of them have that parent.
 SELECT id, user_id, parent_id, name, reason, topic, status, state, model, max_steps, steps, tool_calls,
     input_tokens, output_tokens, cost_usd, report, error, stop_reason, created_at, finished_at
 FROM gb_agent_research_runs
-WHERE parent_id = :parent_id AND user_id = :user_id AND id < :before
+WHERE parent_id = :parent_id AND user_id || '' = :user_id AND id < :before
 ORDER BY id DESC
 LIMIT :limit;
 
 -- name: list_children_by_status
--- The sub-agents that a run spawned and that have one status.
+-- The sub-agents that a run spawned and that have one status. The || as above.
 SELECT id, user_id, parent_id, name, reason, topic, status, state, model, max_steps, steps, tool_calls,
     input_tokens, output_tokens, cost_usd, report, error, stop_reason, created_at, finished_at
 FROM gb_agent_research_runs
-WHERE parent_id = :parent_id AND user_id = :user_id AND status = :status AND id < :before
+WHERE parent_id = :parent_id AND user_id || '' = :user_id AND status = :status AND id < :before
 ORDER BY id DESC
 LIMIT :limit;
 

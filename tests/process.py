@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +20,12 @@ class ServerProcess:
     """`gligabao serve` in a process group of its own. Its log is kept in `log`."""
 
     def __init__(
-        self, folder: Path, *arguments: str, environ: Mapping[str, str] = MappingProxyType({}), **settings: str
+        self,
+        folder: Path,
+        *arguments: str,
+        environ: Mapping[str, str] = MappingProxyType({}),
+        prefix: Sequence[str] = (),
+        **settings: str,
     ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -30,7 +35,7 @@ class ServerProcess:
         environment |= environ
         environment |= {f"GLIGABAO_{key.upper()}": value for key, value in settings.items()}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gligabao", "serve", "--port", str(self.port), *arguments],
+            [*prefix, sys.executable, "-m", "gligabao", "serve", "--port", str(self.port), *arguments],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -64,6 +69,13 @@ class ServerProcess:
     def get(self, path: str) -> Any:
         """Return the JSON of a GET."""
         return requests.get(f"{self.url}{path}", timeout=60).json()
+
+    @property
+    def worker(self) -> int:
+        """The process id of the worker. Linux only."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        assert len(children) == 1, children
+        return int(children[0])
 
     def signal(self, *signals: int) -> None:
         """Send signals to the master."""

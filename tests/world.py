@@ -6,7 +6,10 @@ from typing import Any
 
 from gligabao.app import Services, create_app, open_services
 from gligabao.config import Config
-from gligabao.simulator import Simulator
+from gligabao.store.database import open_database
+from tests.checker import Checked, check_database
+from tests.faulty import FaultyDatabase
+from tests.script import BilledSimulator
 
 _topics = itertools.count(1)
 
@@ -15,7 +18,9 @@ class World:
     """A simulator and a server that uses it, driven through the routes."""
 
     def __init__(self, database_url: str, tmp_path: Any, **settings: Any) -> None:
-        self.simulator = Simulator().start()
+        self.simulator = BilledSimulator().start()
+        self.started: list[int] = []
+        self.db = FaultyDatabase()
         self.config = Config(
             database_url=database_url,
             data_dir=tmp_path,
@@ -26,14 +31,24 @@ class World:
             }
             | settings,
         )
-        self.services: Services = open_services(self.config)
+        self.services: Services = open_services(self.config, open_db=lambda url: self.db.over(open_database(url)))
         self.app = create_app(self.services)
+        self.app.after_request(self._note_start)
         self.client = self.app.test_client()
 
-    def close(self) -> None:
-        """Stop the server, then the model."""
+    def close(self, **allowed: Any) -> Checked:
+        """Stop the server, then the model, and check what is stored; `allowed` goes to `check_database`."""
+        was_idle = self.services.manager.working == 0
         self.services.close()
         self.simulator.stop()
+        # Else an answer may have been billed at the very moment at which nobody wanted it any more.
+        billed = self.simulator.billed().total if was_idle else None
+        return check_database(self.config.database_url, **{"billed": billed, "started": self.started, **allowed})
+
+    def _note_start(self, response: Any) -> Any:
+        if response.status_code == 202:
+            self.started.append(response.json["id"])
+        return response
 
     def post(self, user: str = "u1", **body: Any) -> Any:
         """Start a research; return the response."""
@@ -54,6 +69,11 @@ class World:
         run = self.get(run_id, user=user)
         assert run["status"] != "running", run
         return run
+
+    def join_all(self) -> None:
+        """Wait for all agents that were started here."""
+        for run_id in self.started:
+            join_research(run_id)
 
     def get(self, run_id: int, *, user: str = "u1") -> dict[str, Any]:
         """Return the run."""
@@ -81,20 +101,3 @@ def shape(run: dict[str, Any]) -> list[str]:
         + (f" ! {state['error']}" if state["error"] else "")
         for state in run["states"]
     ]
-
-
-def check_run(run: dict[str, Any]) -> None:
-    """Check what holds for every run that has ended: its states, their order and times, its end."""
-    states = run["states"]
-    assert [state["seq"] for state in states] == list(range(1, len(states) + 1))
-    assert states[0]["state"] == "starting" and states[-1]["state"] == run["state"] == run["status"]
-    terminal = [state for state in states if state["state"] in ("completed", "failed")]
-    assert terminal == states[-1:]
-    times = [time for state in states for time in (state["started_at"], state["finished_at"])]
-    assert None not in times and times == sorted(times)
-    assert states[-1]["started_at"] == states[-1]["finished_at"] == run["finished_at"]
-    assert all(before["finished_at"] == after["started_at"] for before, after in itertools.pairwise(states))
-    assert bool(run["report"]) == (run["status"] == "completed")
-    assert bool(run["error"]) == (run["status"] == "failed")
-    if run["error"]:
-        assert states[-1]["error"] == states[-2]["error"] == run["error"]

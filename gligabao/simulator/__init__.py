@@ -9,6 +9,6 @@ from gligabao.simulator.billing import Bill, Totals
 from gligabao.simulator.faults import Faults
 from gligabao.simulator.scripts import Script
 from gligabao.simulator.server import Recorded, Simulator
-from gligabao.simulator.web import DEMO_TOPIC
+from gligabao.simulator.web import DEMO_TEAM_TOPIC, DEMO_TOPIC
 
-__all__ = ["DEMO_TOPIC", "Bill", "Faults", "Recorded", "Script", "Simulator", "Totals"]
+__all__ = ["DEMO_TEAM_TOPIC", "DEMO_TOPIC", "Bill", "Faults", "Recorded", "Script", "Simulator", "Totals"]

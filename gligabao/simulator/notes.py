@@ -6,9 +6,10 @@ It keeps no memory of its own, so any number of conversations can go on at once.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from gligabao.simulator.prompt import Block, blocks_of, first_user_text, text_of
+from gligabao.simulator.prompt import Block, blocks_of, text_of
 from gligabao.simulator.search import is_prose, sentences
 from gligabao.simulator.web import find_page, stems_of
 
@@ -60,9 +61,9 @@ class Conflict:
         return _differing(self.one, self.other), _differing(self.other, self.one)
 
 
-@dataclass(slots=True)
+@dataclass
 class Notes:
-    """What the conversation holds so far."""
+    """What the conversation holds so far. Once it is taken it does not change."""
 
     topic: str
     tools: frozenset[str]
@@ -83,7 +84,7 @@ class Notes:
         tails = [url for urls in self.found for url in urls[2:]]
         return [url for url in dict.fromkeys([*heads, *tails]) if url not in tried]
 
-    @property
+    @cached_property
     def claims(self) -> list[Claim]:
         """All that the pages read say."""
         return [claim for read in self.reads for claim in read.claims()]
@@ -92,8 +93,9 @@ class Notes:
         """Return the title of a page, as the search gave it."""
         return self.titles.get(url) or (page.title if (page := find_page(url)) else url)
 
+    @cached_property
     def conflict(self) -> Conflict | None:
-        """Return the clearest contradiction between two pages, None when there is none."""
+        """The clearest contradiction between two pages, None when there is none."""
         counted = [claim for claim in self.claims if claim.figures]
         best: Conflict | None = None
         best_likeness = 0.6
@@ -107,30 +109,48 @@ class Notes:
         return best
 
 
-def take_notes(body: dict[str, Any]) -> Notes:
-    """Return what a request tells its researcher."""
-    forbidden = (body.get("tool_choice") or {}).get("type") == "none"
-    tools = frozenset() if forbidden else frozenset(str(tool["name"]) for tool in body.get("tools") or ())
-    notes = Notes(first_user_text(body), tools)
-    for call, result in _calls_with_results(body):
-        said = text_of(result.get("content") or "")
-        failed = bool(result.get("is_error"))
-        if call["name"] == SEARCH:
-            notes.queries.append(str(call["input"].get("query", "")))
-            _note_search(notes, "" if failed else said)
-        elif call["name"] == FETCH:
-            notes.reads.append(Read(str(call["input"].get("url", "")), failed, said))
+@dataclass(frozen=True, slots=True)
+class ToolRun:
+    """A tool that was called, and what came of it."""
+
+    tool: str
+    given: dict[str, Any]
+    output: str
+    failed: bool
+
+
+def take_notes(body: dict[str, Any], topic: str) -> Notes:
+    """Return what a request tells a researcher who looks into this topic."""
+    notes = Notes(topic, offered_tools(body))
+    for run in tool_runs(body):
+        if run.tool == SEARCH:
+            notes.queries.append(str(run.given.get("query", "")))
+            _note_search(notes, "" if run.failed else run.output)
+        elif run.tool == FETCH:
+            notes.reads.append(Read(str(run.given.get("url", "")), run.failed, run.output))
     return notes
 
 
-def _calls_with_results(body: dict[str, Any]) -> Iterator[tuple[Block, Block]]:
+def offered_tools(body: dict[str, Any]) -> frozenset[str]:
+    """Return the names of the tools that may be called now."""
+    if (body.get("tool_choice") or {}).get("type") == "none":
+        return frozenset()
+    return frozenset(str(tool["name"]) for tool in body.get("tools") or ())
+
+
+def tool_runs(body: dict[str, Any]) -> list[ToolRun]:
+    """Return the tools that were called in the conversation so far, in the order of their results."""
     calls: dict[str, Block] = {}
+    runs: list[ToolRun] = []
     for message in body["messages"]:
         for block in blocks_of(message["content"]):
             if block["type"] == "tool_use":
                 calls[block["id"]] = block
             elif block["type"] == "tool_result":
-                yield calls[block["tool_use_id"]], block
+                call = calls[block["tool_use_id"]]
+                output = text_of(block.get("content") or "")
+                runs.append(ToolRun(call["name"], call["input"], output, bool(block.get("is_error"))))
+    return runs
 
 
 def _note_search(notes: Notes, said: str) -> None:

@@ -1,13 +1,15 @@
 """The report of the built-in researcher, put together from the sentences of the pages it has read."""
 
 import re
+from collections.abc import Sequence
 
 from gligabao.simulator.notes import Claim, Conflict, Notes
-from gligabao.simulator.web import DEMO_TOPIC, keywords, stems_of
+from gligabao.simulator.web import DEMO_TOPIC, find_page, keywords, stems_of
 
 DISCLAIMER = (
     "*This report was written by gligabao's simulated model over bundled sample pages. No real model was asked.*"
 )
+NOTHING_MISSING = "Nothing that was looked for is missing."
 # Sentences that begin so lean on the one before them and say little alone.
 _LEANING = ("It ", "Its ", "That ", "This ", "These ", "Those ", "They ", "Their ", "Such ", "But ", "Without that ")
 _BEFORE_PUBLISHER = re.compile(" (?:[-|\u2013\u2014\u00b7]) ")
@@ -18,34 +20,80 @@ _DETAIL_CLAIMS = 6
 def write_report(notes: Notes) -> str:
     """Return the report in Markdown: the answer, the details, what does not agree, what is missing, the sources."""
     parts = [DISCLAIMER]
-    claims = notes.claims
-    if claims:
-        conflict = notes.conflict()
-        parts += [_answer(notes, claims, conflict), _details(notes, claims, conflict)]
-        parts += [_disagreement(notes, conflict)] if conflict else []
+    if notes.claims:
+        answer = " ".join(answer_lines(notes)) or "The pages that were read say little on this topic."
+        parts += [f"**In short.** {answer}", section("Details", detail_lines(notes))]
+        parts.append(section("Where the sources disagree", conflict_lines(notes)))
     else:
         briefed = _choose(notes, notes.briefings, _DETAIL_CLAIMS)
-        parts.append(_from_briefings(notes, briefed) if briefed else _nothing(notes))
-    parts += [_gaps(notes), _sources(notes)]
+        parts.append(_from_briefings(briefed) if briefed else _nothing(notes))
+    parts += [section("What was not found", gap_lines(notes), none=NOTHING_MISSING)]
+    parts += [section("Sources", source_lines(notes), none="None.")]
     return "\n\n".join(part for part in parts if part)
 
 
-def _answer(notes: Notes, claims: list[Claim], conflict: Conflict | None) -> str:
-    said = " ".join(_linked(notes, claim) for claim in _main_claims(notes, _undisputed(claims, conflict)))
+def section(title: str, lines: Sequence[str], *, none: str = "") -> str:
+    """Return a heading with a list under it; without lines the text for `none`, or nothing at all."""
+    listed = [f"- {line}" for line in lines or ([none] if none else [])]
+    return "\n".join([f"## {title}", "", *listed]) if listed else ""
+
+
+def answer_lines(notes: Notes, *, dated: bool = False) -> list[str]:
+    """Return what the pages say on the topic in a few sentences; first of all, where they do not agree."""
+    conflict = notes.conflict
+    said = [_linked(notes, claim, dated=dated) for claim in _main_claims(notes, _undisputed(notes.claims, conflict))]
     if conflict is None:
-        return f"**In short.** {said or 'The pages that were read say little on this topic.'}"
+        return said
     one, other = conflict.figures
-    return (
-        f"**In short.** The sources do not agree: {one} according to {_link(notes, conflict.one.url)}, {other} "
-        f"according to {_link(notes, conflict.other.url)}; more on that below. {said}"
+    disputed = (
+        f"The sources do not agree: {one} according to {_link(notes, conflict.one.url, dated=dated)}, {other} "
+        f"according to {_link(notes, conflict.other.url, dated=dated)}; more on that below."
     )
+    return [disputed, *said]
 
 
-def _details(notes: Notes, claims: list[Claim], conflict: Conflict | None) -> str:
-    undisputed = _undisputed(claims, conflict)
+def detail_lines(notes: Notes, *, dated: bool = False) -> list[str]:
+    """Return what else the pages say on the topic."""
+    undisputed = _undisputed(notes.claims, notes.conflict)
     told = _main_claims(notes, undisputed)
     chosen = _choose(notes, [claim for claim in undisputed if claim not in told], _DETAIL_CLAIMS)
-    return "\n".join(["## Details", "", *(f"- {_linked(notes, claim)}" for claim in chosen)]) if chosen else ""
+    return [_linked(notes, claim, dated=dated) for claim in chosen]
+
+
+def conflict_lines(notes: Notes) -> list[str]:
+    """Return both sides of a contradiction, and what other pages say of it; nothing when there is none."""
+    conflict = notes.conflict
+    if conflict is None:
+        return []
+    sides = zip(conflict.figures, (conflict.one, conflict.other), strict=True)
+    lines = [f"{figure}: “{claim.text}” ({_link(notes, claim.url)})" for figure, claim in sides]
+    others = [f"On the same figures: {_linked(notes, claim)}" for claim in _said_elsewhere(notes, conflict)]
+    return [*lines, *(others or ["No page that was read says why the figures differ."])]
+
+
+def gap_lines(notes: Notes) -> list[str]:
+    """Return what was looked for and not found."""
+    lines = [f"{read.url} could not be read: {one_line(read.text)}" for read in notes.reads if read.failed]
+    if notes.claims:
+        covered = frozenset[str]().union(*(claim.stems for claim in notes.claims))
+        missing = [word for word in keywords(notes.topic) if not stems_of(word) <= covered]
+        lines += [f"No page that was read says anything on: {', '.join(missing)}."] if missing else []
+    searches = zip(notes.queries, notes.found, strict=True)
+    return [*lines, *(f"A search found nothing: {query}" for query, urls in searches if not urls)]
+
+
+def source_lines(notes: Notes) -> list[str]:
+    """Return the pages that were read, or those that were found when none was."""
+    read = dict.fromkeys(read.url for read in notes.reads if not read.failed)
+    if read:
+        return [f"{notes.title(url)}: {url}" for url in read]
+    listed = dict.fromkeys(url for urls in notes.found for url in urls)
+    return [f"{notes.title(url)}: {url} (found, not read)" for url in listed]
+
+
+def one_line(text: str) -> str:
+    """Return the beginning of a text in one line, for an error."""
+    return " ".join(text.split())[:200] or "no reason was given"
 
 
 def _main_claims(notes: Notes, claims: list[Claim]) -> list[Claim]:
@@ -60,20 +108,6 @@ def _undisputed(claims: list[Claim], conflict: Conflict | None) -> list[Claim]:
     return [claim for claim in claims if not claim.figures & disputed]
 
 
-def _disagreement(notes: Notes, conflict: Conflict) -> str:
-    one, other = conflict.figures
-    lines = ["## Where the sources disagree", ""]
-    lines += [
-        f"- {figure}: “{c.text}” ({_link(notes, c.url)})"
-        for figure, c in zip((one, other), (conflict.one, conflict.other), strict=True)
-    ]
-    others = _said_elsewhere(notes, conflict)
-    lines += [f"- On the same figures: {_linked(notes, claim)}" for claim in others]
-    if not others:
-        lines.append("- No page that was read says why the figures differ.")
-    return "\n".join(lines)
-
-
 def _said_elsewhere(notes: Notes, conflict: Conflict) -> list[Claim]:
     """Return what other pages say of the disputed figures: up to two sentences each."""
     disputed = conflict.one.figures ^ conflict.other.figures
@@ -86,7 +120,7 @@ def _said_elsewhere(notes: Notes, conflict: Conflict) -> list[Claim]:
     return [claim for claims in found.values() for claim in claims[:2]]
 
 
-def _from_briefings(notes: Notes, chosen: list[Claim]) -> str:
+def _from_briefings(chosen: list[Claim]) -> str:
     lines = ["**In short**, from search briefings alone, as no page could be read:", ""]
     return "\n".join([*lines, *(f"- {claim.text}" for claim in chosen)])
 
@@ -97,27 +131,6 @@ def _nothing(notes: Notes) -> str:
         f"**In short.** The small web of the simulator holds nothing on this topic ({words}). The topic that it was "
         f"made for is: {DEMO_TOPIC}"
     )
-
-
-def _gaps(notes: Notes) -> str:
-    lines = [f"- {read.url} could not be read: {_one_line(read.text)}" for read in notes.reads if read.failed]
-    if notes.claims:
-        covered = frozenset[str]().union(*(claim.stems for claim in notes.claims))
-        missing = [word for word in keywords(notes.topic) if not stems_of(word) <= covered]
-        lines += [f"- No page that was read says anything on: {', '.join(missing)}."] if missing else []
-    lines += [
-        f"- A search found nothing: {query}" for query, urls in zip(notes.queries, notes.found, strict=True) if not urls
-    ]
-    return "\n".join(["## What was not found", "", *(lines or ["- Nothing that was looked for is missing."])])
-
-
-def _sources(notes: Notes) -> str:
-    read = dict.fromkeys(read.url for read in notes.reads if not read.failed)
-    if read:
-        return "\n".join(["## Sources", "", *(f"- {notes.title(url)}: {url}" for url in read)])
-    listed = [url for urls in notes.found for url in urls]
-    lines = [f"- {notes.title(url)}: {url} (found, not read)" for url in dict.fromkeys(listed)]
-    return "\n".join(["## Sources", "", *(lines or ["- None."])])
 
 
 def _choose(notes: Notes, claims: list[Claim], number: int, *, at_least: int = 1) -> list[Claim]:
@@ -149,15 +162,12 @@ def _worth(
     return per_word(claim.stems & topic - covered), per_word(claim.stems & topic)
 
 
-def _linked(notes: Notes, claim: Claim) -> str:
-    return f"{claim.text} ({_link(notes, claim.url)})" if claim.url else claim.text
+def _linked(notes: Notes, claim: Claim, *, dated: bool = False) -> str:
+    return f"{claim.text} ({_link(notes, claim.url, dated=dated)})" if claim.url else claim.text
 
 
-def _link(notes: Notes, url: str) -> str:
-    """Return a link named after the publisher, where the title ends with one."""
-    name = _BEFORE_PUBLISHER.split(notes.title(url))[-1]
-    return f"[{name.replace('[', '(').replace(']', ')')}]({url})"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:200] or "no reason was given"
+def _link(notes: Notes, url: str, *, dated: bool = False) -> str:
+    """Return a link named after the publisher, where the title ends with one, and the day of the page if wanted."""
+    name = _BEFORE_PUBLISHER.split(notes.title(url))[-1].replace("[", "(").replace("]", ")")
+    page = find_page(url) if dated else None
+    return f"[{name}, {page.published}]({url})" if page else f"[{name}]({url})"

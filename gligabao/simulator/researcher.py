@@ -1,66 +1,67 @@
 """The built-in researcher: what the simulated model does with a topic when no script says otherwise.
 
-A small machine without memory: the next step follows from what the request holds. Search twice, read three pages,
-look closer at what does not fit, read two more, write the report. With `tool_choice: none`, or
-without the tools, it writes the report at once from what it has.
+A small machine without memory: who it is and what comes next follow from what the request holds. Alone it searches,
+reads, looks closer and writes its report. A topic that numbers its parts makes it the parent of a team, where it may
+spawn, and a system prompt that says so makes it a sub-agent. With `tool_choice: none`, or without the tools, it
+writes the report at once from what it has.
 """
 
-from typing import Any
+from typing import Any, Protocol
 
-from gligabao.simulator.notes import FETCH, SEARCH, Notes, take_notes
-from gligabao.simulator.prompt import Block
-from gligabao.simulator.replies import Answer, call
+from gligabao.simulator.notes import take_notes
+from gligabao.simulator.parent import Parent, can_lead
+from gligabao.simulator.prompt import Block, first_user_text
+from gligabao.simulator.replies import Answer
 from gligabao.simulator.report import write_report
 from gligabao.simulator.search import thinking_blocks
-from gligabao.simulator.web import keywords
+from gligabao.simulator.steps import Step, closer_look, first_look
+from gligabao.simulator.subagent import Subagent, is_subagent
+from gligabao.simulator.tasks import split_topic
 
-_FIRST_PAGES = 3
-_MORE_PAGES = 2
+
+class Role(Protocol):
+    """One way to play the conversation of a request."""
+
+    def next_step(self) -> Step:
+        """Return the calls to make now; without any it is time for the report."""
+
+    def report(self) -> str:
+        """Return the report, from what there is."""
+
+
+class Alone:
+    """A researcher that does it all itself."""
+
+    def __init__(self, body: dict[str, Any], topic: str) -> None:
+        self._notes = take_notes(body, topic)
+
+    def next_step(self) -> Step:
+        """Return the next searches or pages."""
+        step = first_look(self._notes)
+        return step if step.calls else closer_look(self._notes)
+
+    def report(self) -> str:
+        """Return the report."""
+        return write_report(self._notes)
 
 
 def research(body: dict[str, Any]) -> Answer:
     """Return the next step of the research that this conversation is about."""
-    notes = take_notes(body)
-    calls, thought = _next_calls(notes)
-    if calls:
-        return Answer([*thinking_blocks(body, thought), *calls], "tool_use", obeys_max_tokens=True)
-    report: Block = {"type": "text", "text": write_report(notes)}
-    return Answer([*thinking_blocks(body, thought), report], obeys_max_tokens=True)
+    role = _find_role(body)
+    step = role.next_step()
+    if step.calls:
+        return Answer([*thinking_blocks(body, step.thought), *step.calls], "tool_use", obeys_max_tokens=True)
+    report: Block = {"type": "text", "text": role.report()}
+    return Answer(
+        [*thinking_blocks(body, "I have what there is to have. Now the report."), report], obeys_max_tokens=True
+    )
 
 
-def _next_calls(notes: Notes) -> tuple[list[Block], str]:
-    """Return the tool calls of the next step and the thought behind them; no calls: it is time for the report."""
-    if SEARCH in notes.tools and not notes.queries:
-        return [call(SEARCH, query=query) for query in _first_queries(notes)], "Two angles to begin with."
-    if FETCH in notes.tools and notes.unread and not notes.reads:
-        return _fetch(notes, _FIRST_PAGES), ""
-    if SEARCH in notes.tools and len(notes.queries) < 3:
-        return [call(SEARCH, query=_closer_query(notes))], _doubt(notes)
-    if FETCH in notes.tools and notes.unread and len(notes.reads) < _FIRST_PAGES + _MORE_PAGES:
-        return _fetch(notes, _MORE_PAGES), ""
-    return [], "I have what there is to have. Now the report."
-
-
-def _first_queries(notes: Notes) -> tuple[str, str]:
-    words = keywords(notes.topic) or notes.topic.split() or ["anything"]
-    return " ".join(words[:6]), " ".join([*words[:4], "archive"])
-
-
-def _closer_query(notes: Notes) -> str:
-    words = keywords(notes.topic) or ["anything"]
-    conflict = notes.conflict()
-    if conflict is not None:
-        one, other = conflict.figures
-        return " ".join([*words[1:5], one, "or", other, "disputed"])
-    return " ".join([*words[-4:], "explained"])
-
-
-def _doubt(notes: Notes) -> str:
-    conflict = notes.conflict()
-    if conflict is None:
-        return "One part of the question is still open. I will look closer."
-    return f"Two pages give different figures, {' and '.join(conflict.figures)}. I will look for the reason."
-
-
-def _fetch(notes: Notes, number: int) -> list[Block]:
-    return [call(FETCH, url=url) for url in notes.unread[:number]]
+def _find_role(body: dict[str, Any]) -> Role:
+    if is_subagent(body):
+        return Subagent(body)
+    topic = first_user_text(body)
+    parts = split_topic(topic)
+    if parts is None:
+        return Alone(body, topic)
+    return Parent(body, parts) if can_lead(body) else Alone(body, parts.whole)

@@ -9,6 +9,14 @@ from importlib.resources import files
 DEMO_TOPIC = "How much electricity does the Port Sable tidal station deliver in a year, and who runs it?"
 """A question that the bundled pages answer, with a contradiction to be found."""
 
+DEMO_TEAM_TOPIC = (
+    "Port Sable tidal station: who built it, and who runs it today? "
+    "(1) Output: how much electricity does it deliver in a year? "
+    "(2) Machines: which turbines does it have, and what limits their output? "
+    "(3) Nature: what does the barrage do to silt and eels in the basin?"
+)
+"""A topic in numbered parts, which the built-in researcher gives to a team."""
+
 NOT_FOUND = b"<!DOCTYPE html><title>404</title><h1>Not found</h1><p>There is no page at this address any more.</p>"
 
 _STOP_WORDS = frozenset(

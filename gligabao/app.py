@@ -17,7 +17,7 @@ from gligabao.model.prices import Prices
 from gligabao.reader.page import Allow
 from gligabao.records import INTERRUPTED, now
 from gligabao.research.manager import Manager
-from gligabao.research.messenger import QueueMessenger
+from gligabao.research.messenger import Messenger, QueueMessenger
 from gligabao.research.researcher import Shared
 from gligabao.store.database import Database, open_database
 from gligabao.store.migrate import migrate
@@ -52,9 +52,12 @@ class Services:
         self.lock.release()
 
 
-def open_services(config: Config, *, open_db: Callable[[str], Database] = open_database) -> Services:
+def open_services(
+    config: Config, *, open_db: Callable[[str], Database] = open_database, messenger: Messenger | None = None
+) -> Services:
     """Open the database, end what a dead predecessor left behind, and build all that a server needs.
 
+    `messenger` carries the messages between agents; without one, they stay in the memory of this process.
     Raises `ConfigError` with one line when a setting cannot be used or another server has the database.
     """
     prompts = Prompts.load()
@@ -90,7 +93,7 @@ def open_services(config: Config, *, open_db: Callable[[str], Database] = open_d
         model=model,
         prompts=prompts,
         allow=allow,
-        messenger=QueueMessenger(),
+        messenger=QueueMessenger() if messenger is None else messenger,
         owner=node_id,
         closing=threading.Event(),
     )
@@ -105,6 +108,7 @@ def create_app(services: Services) -> Flask:
     app.json.sort_keys = False  # type: ignore[attr-defined]  # Flask types it as its base class
     app.json.ensure_ascii = False  # type: ignore[attr-defined]
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+    app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     guard(app, services.config)
     answer_errors(app)
     app.register_blueprint(make_api(services.handlers))

@@ -61,7 +61,9 @@ def _check_http_url(value: str) -> str:
 
 def _check_database_url(value: str) -> str:
     is_file = re.fullmatch(r"sqlite:///[^\x00-\x1f]+", value)
-    is_server = value.startswith("postgresql://") and _split(value)
+    is_server = value.startswith("postgresql://") and (url := _split(value))
+    if is_server and url and url.netloc.count("@") > 1:
+        raise ValueError("has an @ in its user or password: write it as %40")
     if not is_file and not is_server:
         raise ValueError("must be sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME")
     return value
@@ -394,4 +396,5 @@ def _passwords_in(url: str) -> set[str]:
 def _hide_password(url: str) -> str:
     for pattern in _PASSWORDS:
         url = pattern.sub(r"\1***", url)
-    return url
+    # Some gateways take their key as a parameter.
+    return re.sub(r"(?<=[?&])([^=&#]+)=[^&#]*", r"\1=***", url)

@@ -8,7 +8,16 @@ import shutil
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from gligabao.config import Config
 from gligabao.errors import BadInput, NotFound, StoreError
@@ -21,6 +30,8 @@ MAX_TOPIC_CHARACTERS = 2000
 MAX_STEPS = 40
 DEFAULT_STEPS = 20
 MAX_ID = 2**63 - 1
+MAX_FAULTS = 20
+"""How many faults of an input are told."""
 MIN_FREE_BYTES = 100 * 1024 * 1024
 
 
@@ -35,7 +46,17 @@ def _check_text(text: str) -> str:
 
 UserId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._@:-]{1,128}$")]
 Dataset = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
-Id = Annotated[int, Field(ge=1, le=MAX_ID)]
+
+
+def _read_number(text: object) -> object:
+    if isinstance(text, str) and not re.fullmatch(r"-?[0-9]{1,20}", text):
+        raise ValueError("must be a whole number")
+    return text
+
+
+Number = Annotated[int, BeforeValidator(_read_number)]
+"""A number in a query string."""
+Id = Annotated[Number, Field(ge=1, le=MAX_ID)]
 
 
 class Input(BaseModel):
@@ -69,7 +90,7 @@ class ListResearch(Query):
     status: Status | None = None
     parent_id: Id | None = None
     before: Id | None = None
-    limit: Annotated[int, Field(ge=1, le=500)] = 50
+    limit: Annotated[Number, Field(ge=1, le=500)] = 50
 
     @model_validator(mode="after")
     def _check_filters(self) -> "ListResearch":
@@ -81,7 +102,7 @@ class ListResearch(Query):
 class GetResearch(Query):
     """The query of `GET /v1/gb/research/{id}`."""
 
-    states_after: Annotated[int, Field(ge=0, le=MAX_ID)] = 0
+    states_after: Annotated[Number, Field(ge=0, le=MAX_ID)] = 0
 
 
 class Handlers:
@@ -114,7 +135,7 @@ class Handlers:
     def get_research(self, run_id: str, query: Mapping[str, str]) -> dict[str, Any]:
         """Return one of the user's runs with its states, as it is answered."""
         given = check(GetResearch, query)
-        number = int(run_id) if re.fullmatch(r"[0-9]{1,19}", run_id) else 0
+        number = int(run_id) if re.fullmatch(r"[1-9][0-9]{0,18}", run_id) else 0
         found = self._runs.get_run_with_states(number, user_id=given.user_id, states_after=given.states_after)
         if found is None:
             raise NotFound(f"no research {run_id}")
@@ -151,7 +172,10 @@ def check(model: type[Model], given: Mapping[str, Any]) -> Model:
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        faults = [_fault(model, fault["loc"], fault["type"], fault["msg"]) for fault in error.errors()]
+        found = error.errors()
+        faults = [_fault(model, fault["loc"], fault["type"], fault["msg"]) for fault in found[:MAX_FAULTS]]
+        if len(found) > MAX_FAULTS:
+            faults.append(f"and {len(found) - MAX_FAULTS} more faults")
         raise BadInput("; ".join(faults)) from error
 
 
@@ -163,7 +187,7 @@ _PATTERNS = {
 
 
 def _fault(model: type[Input], where: tuple[int | str, ...], kind: str, message: str) -> str:
-    field = ".".join(map(str, where))
+    field = ".".join(map(str, where))[:64]
     if kind == "extra_forbidden":
         known = ", ".join(model.model_fields)
         return f"{field}: not a field here (there are {known})"

@@ -5,6 +5,9 @@ sorted in time.
 """
 
 import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -54,7 +57,21 @@ class StopReason(StrEnum):
 
 def now() -> str:
     """Return the time, UTC with milliseconds, as it is stored and answered."""
-    return format_time(datetime.now(UTC))
+    return format_time(datetime.fromtimestamp(_clock(), UTC))
+
+
+_clock: Callable[[], float] = time.time
+
+
+@contextmanager
+def other_clock(seconds: Callable[[], float]) -> Iterator[None]:
+    """While the block runs, `now` reads this clock (seconds since 1970): for tests in which the clock is set."""
+    global _clock
+    before, _clock = _clock, seconds
+    try:
+        yield
+    finally:
+        _clock = before
 
 
 def format_time(moment: datetime) -> str:

@@ -9,7 +9,8 @@ A client that sends its request slowly must not hold a thread: a connection wait
 and a request that is not complete soon after is cut.
 
 Private hooks used, read in gunicorn 27.0.1: `Arbiter.handle_*`, and of `ThreadWorker` `handle_exit`, `handle_quit`,
-`enqueue_req`, `handle`, `pending_conns` and `poller`. tests/test_gunicorn.py has a test for each.
+`enqueue_req`, `get_thread_pool`, `handle`, `handle_error`, `pending_conns` and `poller`. And, read in Python 3.11 to
+3.13, `ThreadPoolExecutor._adjust_thread_count`. tests/test_gunicorn.py has a test for each.
 """
 
 import ctypes
@@ -28,6 +29,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, NoReturn
@@ -35,12 +37,13 @@ from typing import Any, NoReturn
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 from gunicorn.glogging import Logger
+from gunicorn.http.errors import InvalidHeader, UnsupportedTransferCoding
 from gunicorn.workers.gthread import ThreadWorker
 
 from gligabao import __version__
 from gligabao.app import Services, create_app, open_services
 from gligabao.config import Config
-from gligabao.errors import GligabaoError
+from gligabao.errors import GligabaoError, StartError
 from gligabao.logs import configure_logs, keep_secret
 from gligabao.web.failures import MAX_BODY_BYTES
 
@@ -63,19 +66,20 @@ PR_SET_PDEATHSIG = 1
 def serve(config: Config) -> NoReturn:
     """Run the server until it is told to stop, and end the process.
 
-    Raises `ConfigError` or `StoreError` when it cannot start.
+    Raises `ConfigError`, `StartError` or `StoreError` when it cannot start.
     """
     configure_logs(config.log_format)
     for secret in config.secrets():
         keep_secret(secret)
     _raise_file_limit()
-    # Once before the fork: what cannot work is then one line and an exit code, not a worker that dies.
+    # Both before the fork: what cannot work is then one line and an exit code, not a worker that dies.
+    listener = _listen(config)
     open_services(config).close()
     # The worker shares these objects with the master: keep its collector from touching, and so copying, them.
     gc.freeze()
     code = 0
     try:
-        _Application(config).run()
+        _Application(config, listener).run()
     except SystemExit as end:
         code = 0 if end.code in (None, 0) else 1
     logging.shutdown()
@@ -86,15 +90,16 @@ def serve(config: Config) -> NoReturn:
 class _Application(BaseApplication):  # type: ignore[misc]
     """gunicorn's application: its settings, and the objects of the worker."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, listener: socket.socket) -> None:
         self.config = config
+        self._listener = listener
         self.services: Services | None = None
         super().__init__()
 
     def load_config(self) -> None:
         """Set gunicorn up. Nothing is read from its own files or variables."""
         settings: dict[str, Any] = {
-            "bind": [_bind_address(self.config)],
+            "bind": [f"fd://{self._listener.fileno()}"],
             "workers": 1,
             "worker_class": _Worker,
             "threads": self.config.threads,
@@ -107,6 +112,9 @@ class _Application(BaseApplication):  # type: ignore[misc]
             "control_socket_disable": True,
             "logger_class": _Logger,
             "accesslog": None,
+            # No header of a client may set variables of the application: by default the local ones' SCRIPT_NAME may.
+            "forwarder_headers": "",
+            "forwarded_allow_ips": "",
             "proc_name": "gligabao",
             "post_fork": _after_fork,
             "post_worker_init": _worker_is_ready,
@@ -149,6 +157,10 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         # A put into a SimpleQueue is safe in a signal handler; taking a lock or starting a thread is not.
         self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()
 
+    def get_thread_pool(self) -> ThreadPoolExecutor:
+        """Return the threads that answer requests."""
+        return _RequestThreads(max_workers=self.cfg.threads)
+
     def enqueue_req(self, conn: Any) -> None:
         """Let a new connection wait for its first byte at the poller: gunicorn has a thread wait with it."""
         if conn.initialized or conn.data_ready:
@@ -167,6 +179,12 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             deadline.enter_context(watchdog.deadline(REQUEST_SECONDS, partial(_cut, conn.sock)))
             _incoming.deadline = deadline
             return super().handle(conn)
+
+    def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
+        """Answer what is no request of HTTP: with a 4xx, because the fault is not ours (gunicorn has one 501)."""
+        if isinstance(exc, UnsupportedTransferCoding):
+            exc = InvalidHeader(f"Transfer-Encoding: {exc}")
+        super().handle_error(req, client, addr, exc)
 
     def watch_for_stop(self, services: Services) -> None:
         """Have the agents told to stop as soon as a signal says so."""
@@ -200,6 +218,22 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             sys.exit(0)
 
 
+class _RequestThreads(ThreadPoolExecutor):
+    """A pool that makes do with the threads it has when the system gives no more.
+
+    The plain one raises then, though it has queued the request already; in gunicorn's loop that ends the worker, and
+    with it every agent.
+    """
+
+    def _adjust_thread_count(self) -> None:
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError:
+            if not self._threads:
+                raise
+            log.warning("no more request threads can be started: %d answer all requests", len(self._threads))
+
+
 _incoming = threading.local()
 """Of the thread that takes a request: `deadline`, to be closed when the request is in."""
 
@@ -220,6 +254,7 @@ class _WholeRequests:
                 raise ConnectionResetError(errno.ECONNRESET, "the request broke off")
             # A body in chunks has no length until now.
             environ |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+            environ.pop("HTTP_TRANSFER_ENCODING", None)
         _incoming.deadline.close()
         answer: Iterable[bytes] = self._app(environ, start_response)
         return answer
@@ -251,9 +286,16 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
-def _bind_address(config: Config) -> str:
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    return f"{host}:{config.port}"
+def _listen(config: Config) -> socket.socket:
+    """Return the socket of the address that is set up, listening."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        return socket.create_server((config.host, config.port), family=family, backlog=2048)
+    except OSError as error:
+        where = f"port {config.port} on {config.host}"
+        if error.errno == errno.EADDRINUSE:
+            raise StartError(f"{where} is in use: choose another with --port, or stop what listens there") from error
+        raise StartError(f"cannot listen on {where}: {error.strerror or error}") from error
 
 
 def _after_fork(arbiter: Arbiter, worker: _Worker) -> None:

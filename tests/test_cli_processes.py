@@ -1,6 +1,7 @@
 """The commands that start something: what they say, how they end, and that nothing stays behind."""
 
 import os
+import re
 import signal
 import socket
 import sqlite3
@@ -20,7 +21,7 @@ SECONDS = 120
 def in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
-        if name.startswith(("GLIGABAO_", "ANTHROPIC_")):
+        if name.startswith(("GLIGABAO_", "ANTHROPIC_")) and not name.startswith("GLIGABAO_TEST_"):
             monkeypatch.delenv(name)
     # Temporary folders of the program come here, so that what is left of them is seen.
     (tmp_path / "temporary").mkdir()
@@ -168,13 +169,62 @@ def test_a_demo_that_fails_shows_the_log_and_exits_with_1(tmp_path):
     assert left_behind(tmp_path) == []
 
 
+def test_the_demo_of_a_team_shows_all_agents_their_tree_and_what_they_cost(database_url, tmp_path):
+    ended = run_program("demo", "--team", "--database-url", database_url)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    lines = ended.stdout.splitlines()
+    assert "simulated" in lines[0]
+    assert "simulated" in lines[-1]
+    shown = [line.split() for line in lines]
+    for agent in (["1", "root"], ["2", "output"], ["3", "machines"], ["4", "nature"]):
+        states = [words[4] for words in shown if words[:2] == agent and words[3:4] == ["s"]]
+        assert (states[0], states[-1]) == ("starting", "completed")
+        assert len([words for words in shown if words[:3] == [*agent, "completed"]]) == 1
+    assert [words[5] for words in shown if words[:2] == ["1", "root"] and "spawning" in words] == [
+        *("output:", "machines:", "nature:")
+    ]
+    assert any(words[:2] == ["2", "output"] and words[4:6] == ["messaging", "machines:"] for words in shown)
+    tree = [line for line in lines if re.search(r"completed +\d+/\d+ +\$0", line)]
+    total = sum(float(line.rpartition("$")[2]) for line in tree)
+    [said] = [line for line in lines if "would have cost" in line]
+    assert float(said.split("$")[1].split()[0]) == pytest.approx(total, abs=0.0005)
+    assert any(line.startswith("- output (run 2) wrote: ") for line in lines)
+    assert any(words[:1] == ["Steps:"] and words[2:5] == ["by", "4", "agents,"] for words in shown)
+    assert left_behind(tmp_path) == []
+
+
 @needs_proc
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_demo_that_is_interrupted_leaves_nothing_behind(number, code, tmp_path):
-    with started("demo") as process:
-        read_until(process.stdout, " s  starting")
+@pytest.mark.parametrize(
+    ("arguments", "moment", "number", "code"),
+    [
+        (["demo"], "starting", signal.SIGINT, 130),
+        (["demo"], "starting", signal.SIGTERM, 143),
+        (["demo", "--team"], "spawning", signal.SIGINT, 130),
+    ],
+)
+def test_a_demo_that_is_interrupted_leaves_nothing_behind(arguments, moment, number, code, tmp_path):
+    with started(*arguments) as process:
+        read_until(process.stdout, f" s  {moment}")
         assert left_behind(tmp_path) != []
         process.send_signal(number)
         assert process.wait(SECONDS) == code
         assert "Traceback" not in process.stderr.read()
     assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("redirect", "code"),
+    [(">&-", 0), (">/dev/full", 1), ("</dev/null | head -c 1", 0), ("<&-", 0)],
+)
+def test_a_stream_that_is_closed_or_full_brings_no_traceback(tmp_path, redirect, code):
+    command = f"{sys.executable} -m gligabao config {redirect}"
+    done = subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+
+
+def test_standard_input_that_is_no_text_is_told(tmp_path):
+    command = [sys.executable, "-m", "gligabao", "research", "start", "-"]
+    done = subprocess.run(command, cwd=tmp_path, input=b"\xff\xfe", capture_output=True, timeout=60)
+    assert done.returncode == 2
+    assert b"not text in UTF-8" in done.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gligabao.agent.marking import Marker
+from gligabao.agent.tools.team import DEFAULT_STEPS, sibling_tools, subagent_tools
 from gligabao.agent.tools.web import MAX_PAGE_CHARACTERS, WebTools
 from gligabao.app import create_app, open_services
 from gligabao.config import Config
@@ -17,7 +18,10 @@ from gligabao.handlers import GetResearch, ListResearch, StartResearch
 from gligabao.reader.guard import MAX_URL_CHARS
 from gligabao.reader.page import Limits
 from gligabao.records import INTERRUPTED, Run, State, StateName, Status, StopReason
+from gligabao.research import team
+from gligabao.research.messenger import INBOX_SIZE
 from gligabao.search.anthropic_search import FIRST_TOKENS, SECOND_TOKENS, TOOL
+from gligabao.simulator import DEMO_TEAM_TOPIC
 from gligabao.web.auth import Unauthorized
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -115,7 +119,10 @@ def _subclasses(kind: type) -> list[type]:
 
 
 def test_every_tool_of_an_agent_is_described():
-    tools = WebTools(search=None, reader=None, marker=Marker()).tools()
+    marker = Marker()
+    web = WebTools(search=None, reader=None, marker=marker)
+    tools = [*web.tools(), *subagent_tools(None, marker), *sibling_tools(None, marker)]
+    assert len(tools) == 7
     chapter = section(read("docs/how-it-works.md"), "## The tools")
     for tool in tools:
         assert not missing(tool.input.model_fields, section(chapter, f"### {tool.name}"))
@@ -137,6 +144,26 @@ def test_the_limits_of_the_tools_are_those_of_the_code():
         f"| redirects | {limits.max_redirects},",
     ):
         assert limit in reading
+
+
+def test_the_limits_of_teams_are_those_of_the_code():
+    page = read("docs/teams.md")
+    for limit in (
+        f"| sub-agents of one agent | {team.MAX_SUBAGENTS_PER_AGENT} |",
+        f"| sub-agents in a whole tree | {team.MAX_SUBAGENTS_PER_TREE} |",
+        f"| generations of sub-agents | {team.MAX_DEPTH} |",
+        f"| {DEFAULT_STEPS} unless its parent says otherwise",
+        f"{INBOX_SIZE} unread messages",
+        f"`{team.PARENT_ENDED}`",
+    ):
+        assert limit in page
+    described = " ".join(section(read("docs/how-it-works.md"), "### send_message").split())
+    assert f"{INBOX_SIZE} unread messages" in described
+
+
+def test_the_demo_of_a_team_is_shown_with_its_topic():
+    assert f"\nTopic: {DEMO_TEAM_TOPIC}\n" in read("docs/teams.md")
+    assert DEMO_TEAM_TOPIC in " ".join(section(read("docs/testing.md"), "### A team").split())
 
 
 # The rest

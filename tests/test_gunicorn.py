@@ -7,6 +7,7 @@ import inspect
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import gunicorn
 import pytest
@@ -53,6 +54,24 @@ def test_connections_can_wait_at_the_poller():
     assert "self.pending_conns.remove(conn)" in source and "conn.data_ready = True" in source
     assert "self.enqueue_req(conn)" in inspect.getsource(ThreadWorker.accept)
     assert {"initialized", "data_ready"} <= set(inspect.getsource(gthread.TConn.__init__).replace(".", " ").split())
+
+
+def test_the_worker_gets_its_threads_and_answers_errors_through_these():
+    assert "self.get_thread_pool()" in inspect.getsource(ThreadWorker.init_process)
+    assert list(inspect.signature(ThreadWorker.handle_error).parameters) == ["self", "req", "client", "addr", "exc"]
+
+
+def test_a_pool_queues_the_work_before_it_makes_a_thread_for_it():
+    source = inspect.getsource(ThreadPoolExecutor.submit)
+    assert source.index("self._work_queue.put(w)") < source.index("self._adjust_thread_count()")
+
+
+def test_an_unknown_transfer_coding_is_the_fault_of_the_client(server):
+    (connection,) = open_connections(
+        server, 1, b"POST /v1/gb/research HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: knotted\r\n\r\n"
+    )
+    with connection:
+        assert connection.recv(4096).startswith(b"HTTP/1.1 400 ")
 
 
 def test_environment_variables_of_gunicorn_change_nothing(tmp_path):
@@ -123,6 +142,24 @@ def test_requests_that_drip_are_cut(server, start):
         thread.join(10)
         for connection in connections:
             connection.close()
+
+
+def test_a_body_in_chunks_that_is_too_long_is_a_413(server):
+    def chunks():
+        yield b'{"user_id": "chunked", "topic": "x"}'
+        for _ in range(12):
+            yield b" " * 100_000
+
+    response = requests.post(
+        f"{server.url}/v1/gb/research", data=chunks(), headers={"Content-Type": "application/json"}, timeout=60
+    )
+    assert response.status_code == 413
+    assert server.get("/v1/gb/research?user_id=chunked") == {"runs": []}
+
+
+def test_a_header_of_a_client_cannot_set_variables_of_the_application(server):
+    headers = {"SCRIPT_NAME": "/foo", "X-Forwarded-Proto": "https"}
+    assert requests.get(f"{server.url}/healthz", headers=headers, timeout=30).status_code == 200
 
 
 def test_half_a_request_is_not_taken_for_a_whole_one(server):

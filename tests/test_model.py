@@ -8,6 +8,7 @@ import pytest
 from gligabao.cancel import Cancel, Watchdog
 from gligabao.config import ModelPrice
 from gligabao.errors import Cancelled, ModelError, ModelRefused, PromptTooLong, Unavailable
+from gligabao.logs import keep_secret
 from gligabao.model.client import Model, Request, Retrying, least_thinking
 from gligabao.model.conversation import Conversation
 from gligabao.model.prices import Prices
@@ -315,3 +316,36 @@ def test_the_retries_take_about_three_minutes():
     waits = [Retrying().wait_seconds(retry) for retry in range(1, 7)]
     assert 140 <= sum(waits) <= 190
     assert waits == sorted(waits)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"content": [], "stop_reason": "end_turn", "usage": {"input_tokens": 10**30, "output_tokens": 1}},
+        {"content": [], "stop_reason": "end_turn", "usage": {"input_tokens": -1, "output_tokens": 1}},
+        {"content": [{"type": "text"}], "stop_reason": "end_turn", "usage": {"input_tokens": 1, "output_tokens": 1}},
+        {"content": [{"text": "x"}], "stop_reason": "end_turn", "usage": {"input_tokens": 1, "output_tokens": 1}},
+    ],
+)
+def test_an_answer_that_cannot_be_is_malformed(connect, simulator, answer):
+    simulator.play("odd", replies.raw(answer), replies.text("Good."))
+    observer = FakeObserver()
+    assert connect().ask(request("odd"), observer).text == "Good."
+    assert observer.lines == ["malformed answer, retry 1 of 6"]
+
+
+def test_a_key_that_the_server_echoes_is_not_told(connect, simulator):
+    keep_secret("sk-ant-api03-echoed-canary")
+    simulator.play("echo", replies.error(401, message="bad key: Bearer sk-ant-api03-echoed-canary"))
+    with pytest.raises(ModelError, match="the API key was refused") as raised:
+        connect(api_key="sk-ant-api03-echoed-canary").ask(request("echo"), FakeObserver())
+    assert "canary" not in str(raised.value)
+
+
+def test_a_redirect_is_not_followed(connect, simulator):
+    with Simulator() as elsewhere:
+        headers = {"location": f"{elsewhere.url}/v1/messages"}
+        simulator.play("moved", replies.error(307, message="over there", headers=headers))
+        with pytest.raises(ModelError, match="redirected to another address"):
+            connect().ask(request("moved"), FakeObserver())
+        assert elsewhere.received == 0

@@ -165,6 +165,20 @@ def test_one_server_per_sqlite_database(sqlite_url, tmp_path):
         first.kill()
 
 
+def test_a_port_in_use_is_one_line(sqlite_url, tmp_path):
+    first = ServerProcess(tmp_path, database_url=sqlite_url).wait_until_ready()
+    try:
+        second = ServerProcess(
+            tmp_path, "--port", str(first.port), database_url=sqlite_url.replace("gligabao", "other")
+        )
+        assert second.wait() == 1
+        assert second.log == [
+            f"Error: port {first.port} on 127.0.0.1 is in use: choose another with --port, or stop what listens there\n"
+        ]
+    finally:
+        first.kill()
+
+
 def test_a_kept_alive_connection_does_not_hold_up_a_stop(serve):
     server = serve()
     with requests.Session() as session:

@@ -184,10 +184,13 @@ def test_a_raw_reply_goes_out_as_it_is(sim: Simulator) -> None:
     assert (response.status_code, response.json()) == (201, {"so": "what"})
 
 
-def post(sim: Simulator, topic: str, *, stream: bool = False) -> requests.Response:
+def post(sim: Simulator, topic: str, *, stream: bool = False, session: Any = requests) -> requests.Response:
     body = {"model": MODEL, "max_tokens": 100, "messages": [{"role": "user", "content": topic}]}
     headers = {"x-api-key": "x", "anthropic-version": "2026-10-21"}
-    return requests.post(f"{sim.url}/v1/messages", json=body, headers=headers, timeout=20, stream=stream)
+    response: requests.Response = session.post(
+        f"{sim.url}/v1/messages", json=body, headers=headers, timeout=20, stream=stream
+    )
+    return response
 
 
 # Faults
@@ -248,6 +251,13 @@ def test_dripped_bytes_make_a_whole_answer(sim: Simulator, client: anthropic.Ant
     sim.faults.add(replies.drip(text("drop by drop"), seconds_per_byte=0.0001))
     assert ask(client, "tides").content[0].text == "drop by drop"
     assert sim.billed().total.calls == 1
+
+
+def test_the_connection_of_a_dripped_answer_takes_the_next_request_at_once(sim: Simulator) -> None:
+    sim.faults.add(replies.drip(text("drop by drop"), seconds_per_byte=0.002))
+    with requests.Session() as session:
+        for _ in range(2):
+            assert post(sim, "tides", session=session).status_code == 200
 
 
 def test_a_client_that_leaves_early_is_not_billed(sim: Simulator) -> None:

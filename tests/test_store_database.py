@@ -362,3 +362,13 @@ def test_waiting_for_a_connection_has_an_end(postgres_url, monkeypatch):
         db.ping()
     finally:
         db.close()
+
+
+def test_an_sqlite_file_is_readable_by_its_owner_only(sqlite_url):
+    database = open_database(sqlite_url)
+    try:
+        migrate(database)
+        folder = sqlite_path(sqlite_url).parent
+        assert {path.stat().st_mode & 0o077 for path in folder.glob("gligabao.db*")} == {0}
+    finally:
+        database.close()

@@ -11,9 +11,11 @@ class Marker:
     """The marker of one run."""
 
     def __init__(self) -> None:
-        self.line = f"[untrusted {secrets.token_hex(8)}]"
+        self._value = secrets.token_hex(8)
+        self.line = f"[untrusted {self._value}]"
 
     def wrap(self, text: str) -> str:
         """Return the text between two marker lines."""
-        # Nobody outside can know the value, but a page may echo what a model put into an address.
-        return f"{self.line}\n{text.replace(self.line, '')}\n{self.line}"
+        # Nobody outside can know the value, but a page may echo what a model put into an address. Something is put in
+        # its place: what stood around it must not close up to another one.
+        return f"{self.line}\n{text.replace(self._value, '(left out)')}\n{self.line}"

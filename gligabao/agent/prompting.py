@@ -7,6 +7,7 @@ prompt caching holds across runs: nothing in it but its last line changes. Varia
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources.abc import Traversable
 
 import jinja2
 from jinja2 import meta
@@ -31,9 +32,13 @@ class Prompts:
     templates: Mapping[str, jinja2.Template]
 
     @classmethod
-    def load(cls) -> "Prompts":
-        """Read and check all prompt files; a fault in one raises `ConfigError` naming the file."""
-        return cls({name: _load(name, variables) for name, variables in PARTS.items()})
+    def load(cls, folder: Traversable | None = None) -> "Prompts":
+        """Read and check all prompt files of the folder (None: those of gligabao).
+
+        A fault in one raises `ConfigError` naming the file.
+        """
+        folder = folder or data_dir("prompts")
+        return cls({name: _load(folder, name, variables) for name, variables in PARTS.items()})
 
     def system(self, *, date: str, max_steps: int, may_spawn: bool, name: str = "", reason: str = "") -> str:
         """Return the system prompt of a research agent. `date` is the day, UTC, `2026-11-01`.
@@ -57,16 +62,20 @@ class Prompts:
         return "\n\n".join([*(self.templates[part].render(values).strip() for part in parts), last_line])
 
 
-def _load(name: str, variables: tuple[str, ...]) -> jinja2.Template:
-    path = data_dir("prompts") / f"{name}.md"
+def _load(folder: Traversable, name: str, variables: tuple[str, ...]) -> jinja2.Template:
+    path = folder / f"{name}.md"
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True)
     try:
         source = path.read_text(encoding="utf-8")
         # Looked for in the text, not by rendering it once: a variable in a branch not taken would slip through.
         unknown = meta.find_undeclared_variables(environment.parse(source)) - set(variables)
         template = environment.from_string(source)
-    except (OSError, jinja2.TemplateError) as error:
-        raise ConfigError(f"prompts/{name}.md cannot be used: {error}") from error
+        if not unknown:
+            # What else can be wrong, a filter that is not there, shows in the branch that has it.
+            for value in ("something", ""):
+                template.render(dict.fromkeys(variables, value))
+    except (OSError, ValueError, TypeError, jinja2.TemplateError) as error:
+        raise ConfigError(f"prompts/{name}.md cannot be used: {' '.join(str(error).split())}") from error
     if unknown:
         raise ConfigError(f"prompts/{name}.md uses {', '.join(sorted(unknown))}: not known there")
     if not source.strip():

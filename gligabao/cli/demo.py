@@ -34,10 +34,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command()
+@click.option("--team", is_flag=True, help="Watch several agents work at once, on a topic that has parts.")
 @click.option("--database-url", metavar="URL", help="A database to use.  [default: a temporary one]")
-def demo(database_url: str | None) -> None:
+def demo(team: bool, database_url: str | None) -> None:
     """Watch a research from start to report on a simulated model: no key and no network are needed."""
-    from gligabao.simulator import DEMO_TOPIC, Simulator
+    from gligabao.simulator import DEMO_TEAM_TOPIC, DEMO_TOPIC, Simulator
 
     click.echo("The model of this demo is simulated: a script over a few bundled pages answers in its place.")
     with (
@@ -46,34 +47,53 @@ def demo(database_url: str | None) -> None:
         Simulator(latency_seconds=LATENCY_SECONDS) as simulator,
         _running_server(Path(folder), simulator, database_url) as url,
     ):
-        _tell_end(_research(url, DEMO_TOPIC))
+        _tell_end(_research(url, DEMO_TEAM_TOPIC if team else DEMO_TOPIC, with_team=team))
 
 
-def _research(url: str, topic: str) -> Run:
-    """Do what `gligabao research start TOPIC --wait` does, a little more impatiently."""
+def _research(url: str, topic: str, *, with_team: bool) -> list[Run]:
+    """Do what `gligabao research start TOPIC --wait` does, a little more impatiently; return the run, then its team."""
     from gligabao.cli.client import Client
     from gligabao.cli.follow import Pace, follow
     from gligabao.cli.progress import open_progress
+    from gligabao.cli.tree import follow_tree
 
+    pace = Pace(first_seconds=0.1, longest_seconds=0.5)
     with Client(url, user=USER) as client, open_progress(sys.stdout) as progress:
         progress.show_line(f"Topic: {topic}\n")
         run = client.start_research({"topic": topic})
-        return follow(client, run["id"], progress, pace=Pace(first_seconds=0.1, longest_seconds=0.5))
+        if with_team:
+            return follow_tree(client, run["id"], progress, pace=pace)
+        return [follow(client, run["id"], progress, pace=pace)]
 
 
-def _tell_end(run: Run) -> None:
+def _tell_end(runs: list[Run]) -> None:
     from gligabao.cli.output import print_report
     from gligabao.cli.text import clean, say_cost, say_steps
+    from gligabao.cli.tree import print_tree
 
+    run = runs[0]
+    if len(runs) > 1:
+        click.echo()
+        print_tree(runs)
     if run["status"] != "completed":
         raise click.ClickException(f"the research of the demo failed: {clean(run.get('error', ''))}")
     click.echo()
     print_report(run)
     click.echo()
-    click.echo(f"Steps: {say_steps(run)}, tool calls: {run['tool_calls']}")
-    click.echo(f"Tokens: {run['input_tokens']:,} in, {run['output_tokens']:,} out")
-    click.echo(f"With the real {run['model']} this would have cost {say_cost(run['cost_usd'])} at list prices.")
+    steps = say_steps(run) if len(runs) == 1 else f"{_total(runs, 'steps')} by {len(runs)} agents"
+    click.echo(f"Steps: {steps}, tool calls: {_total(runs, 'tool_calls')}")
+    click.echo(f"Tokens: {_total(runs, 'input_tokens'):,} in, {_total(runs, 'output_tokens'):,} out")
+    click.echo(f"With the real {run['model']} this would have cost {say_cost(_total_cost(runs))} at list prices.")
     click.echo("Nothing was spent: the model was simulated. A real one needs ANTHROPIC_API_KEY and `gligabao serve`.")
+
+
+def _total(runs: list[Run], field: str) -> int:
+    return sum(run[field] for run in runs)
+
+
+def _total_cost(runs: list[Run]) -> float | None:
+    costs = [run["cost_usd"] for run in runs]
+    return None if None in costs else sum(costs)
 
 
 # The server of the demo

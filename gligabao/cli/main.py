@@ -1,5 +1,6 @@
 """The program: its commands, its global options and its exit codes."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,8 +34,18 @@ class Program(click.Group):
         """Run the command that the arguments name, and exit with its code."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode, **extra)
+        _open_missing_streams()
         try:
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            # Here, while a full disk can still be told.
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _drop_output()
+            sys.exit(1)
+        except OSError as error:
+            _drop_output()
+            click.echo(f"Error: {error.strerror or error}", err=True)
+            sys.exit(1)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(INTERRUPTED)
         except click.ClickException as error:
@@ -44,6 +55,18 @@ class Program(click.Group):
             click.echo(f"Error: {error}", err=True)
             sys.exit(2 if isinstance(error, ConfigError) else 1)
         sys.exit(code)
+
+
+def _open_missing_streams() -> None:
+    """Give the streams that the caller closed somewhere to go: Python has None in their place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+
+
+def _drop_output() -> None:
+    """Forget what could not be written: Python would try once more, and complain, when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(cls=Program, context_settings={"max_content_width": 100})

@@ -92,15 +92,19 @@ class StateLines:
 
     def new_lines(self, run: Run) -> list[str]:
         """Return the lines that this answer adds."""
-        lines = []
+        return [line for _, line in self.new_events(run)]
+
+    def new_events(self, run: Run) -> list[tuple[str, str]]:
+        """Return the lines that this answer adds, each with the time of what it tells."""
+        events = []
         for state in run.get("states", []):
             seq = state["seq"]
             if seq > self._entered_to:
                 self._entered_to = seq
-                lines.append(say_entered(state, run))
+                events.append((str(state.get("started_at")), say_entered(state, run)))
             if state.get("error") and seq not in self._told_errors:
                 self._told_errors.add(seq)
-                lines.append(say_error(state))
+                events.append((str(state.get("finished_at")), say_error(state)))
             if state.get("finished_at"):
                 self.ended_to = max(self.ended_to, seq)
-        return lines
+        return events

@@ -136,7 +136,8 @@ def _read_body(topic: str | None, body_text: str | None, given: dict[str, Any]) 
 
 def _read_input() -> str:
     try:
-        return sys.stdin.read().strip()
+        # The bytes: in some locales Python would turn what is no text into something that looks like it.
+        return sys.stdin.buffer.read().decode("utf-8").strip()
     except UnicodeDecodeError:
         raise click.UsageError("standard input is not text in UTF-8") from None
 

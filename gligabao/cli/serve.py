@@ -1,6 +1,8 @@
 """`gligabao serve`: the server, in this process."""
 
 import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,9 @@ def serve(ctx: click.Context, /, insecure: bool, **flags: Any) -> None:
 
     A flag wins over the environment, and that over the file; `gligabao config` prints what is in force.
     """
+    # From the first moment on: the server itself takes these over once it is built.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
     from gligabao.config import Config
 
     config_file: Path | None = ctx.obj

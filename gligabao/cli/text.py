@@ -10,6 +10,7 @@ _CONTROLS = re.compile(
     | (?: \x1b[\]PX^_] | [\x90\x98\x9d-\x9f] ) [^\x07\x1b\x9c]* (?: \x07 | \x1b\\ | \x9c )?  # titles, links
     | \x1b [ -/]* [0-~]?
     | [\x00-\x08\x0b-\x1f\x7f-\x9f]                                # any other control but tab and line feed
+    | [\u202a-\u202e\u2066-\u2069]                                # bidi controls, which reorder what follows
     | [\ud800-\udfff]                                              # halves of a sign, which cannot be printed
     """
 )

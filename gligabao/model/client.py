@@ -22,6 +22,7 @@ import httpx2
 
 from gligabao.cancel import Cancel, Watchdog
 from gligabao.errors import ModelError, ModelRefused, Unavailable
+from gligabao.logs import redact
 from gligabao.model.conversation import Block, Conversation, Tools
 from gligabao.model.failures import Failure, from_sdk
 from gligabao.model.prices import Prices
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 2.0
 """A thread that is connecting has no socket yet that could be cut: this bounds how late it notices a stop."""
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+"""Far beyond what any model can say in one answer."""
 MAX_PAUSES = 10
 """A turn that the provider pauses more often than this is an error."""
 
@@ -123,8 +126,13 @@ class Model:
 
     def open_http(self, hook: Any) -> httpx2.Client:
         """Return an HTTP client with the shared SSL context, whose requests pass through `hook`."""
-        timeout = httpx2.Timeout(self.timeout_seconds, connect=CONNECT_SECONDS)
-        return anthropic.DefaultHttpxClient(verify=self._ssl, timeout=timeout, event_hooks={"request": [hook]})
+        return anthropic.DefaultHttpxClient(
+            verify=self._ssl,
+            timeout=httpx2.Timeout(self.timeout_seconds, connect=CONNECT_SECONDS),
+            event_hooks={"request": [hook]},
+            # A conversation goes to the server that was set up, and nowhere else.
+            follow_redirects=False,
+        )
 
 
 class Connection:
@@ -217,10 +225,12 @@ class Connection:
     def _read_answer(self, request: Request, response: httpx2.Response, observer: CallObserver) -> Reply | Failure:
         body: Any = None
         try:
+            if len(response.content) > MAX_ANSWER_BYTES:
+                raise MalformedAnswer(f"it has more than {MAX_ANSWER_BYTES:,} bytes")
             body = json.loads(response.content)
             reply = parse_reply(body)
-        except ValueError as error:  # MalformedAnswer, JSONDecodeError and UnicodeDecodeError are all of it
-            what = str(error) if isinstance(error, MalformedAnswer) else "it is not JSON"
+        except (ValueError, RecursionError) as error:  # MalformedAnswer, and what json raises
+            what = str(error) if isinstance(error, MalformedAnswer) else "it is not JSON that can be read"
             return Failure("malformed answer", f"a 200 that is no message: {what}", worth_retrying=True)
         finally:
             usage = parse_usage(body)
@@ -275,7 +285,7 @@ def _refusal(reply: Reply) -> str:
     category = reply.details.get("category")
     explanation = reply.details.get("explanation")
     said = ": ".join(str(part) for part in (category, explanation) if part)
-    return f"the model refused to answer{': ' + said if said else ''}"
+    return redact(f"the model refused to answer{': ' + said if said else ''}")
 
 
 def least_thinking(model: str) -> dict[str, Any]:

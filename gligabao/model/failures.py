@@ -10,6 +10,7 @@ from time import time
 import anthropic
 
 from gligabao.errors import ModelError, PromptTooLong
+from gligabao.logs import redact
 
 SPEND_LIMITS = frozenset({"contract_spend_limit_reached", "enforced_spend_limit_reached", "ramp_limit_exceeded"})
 """Values of `error_code` on a 429 that waiting does not help (read in the SDK 2.14)."""
@@ -41,7 +42,8 @@ class Failure:
         """Return the error that ends the call."""
         after = f" after {retries} {'retry' if retries == 1 else 'retries'}" if retries else ""
         status = f" (status {self.status})" if self.status else ""
-        text = f"the model call failed{after}: {self.kind}{status}: {self.message}"
+        # What a server answers may hold what it was sent, the key included.
+        text = redact(f"the model call failed{after}: {self.kind}{status}: {self.message}")
         if self.is_too_long:
             sizes = _SIZES.search(self.message)
             return PromptTooLong(text, excess=int(sizes[1]) / max(1, int(sizes[2])) if sizes else None)
@@ -83,6 +85,8 @@ def _from_status(error: anthropic.APIStatusError) -> Failure:
 
 
 def _kind(status: int) -> str:
+    if 300 <= status < 400:
+        return "redirected to another address, which is not followed"
     names = {
         401: "the API key was refused",
         403: "not allowed",

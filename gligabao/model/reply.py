@@ -7,7 +7,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from gligabao.model.conversation import Block
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+"""Of tokens in one call. What is beyond is no count, and no database could hold the sum."""
 
 
 class MalformedAnswer(ValueError):

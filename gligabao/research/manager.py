@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gligabao.errors import Unavailable
+from gligabao.errors import StoreError, Unavailable
 from gligabao.records import INTERRUPTED, Ending, NewRun, Run, Status, StopReason, now
-from gligabao.research.recorder import Recorder
+from gligabao.research.recorder import Recorder, store_in_the_end
 from gligabao.research.researcher import Researcher, Shared
 from gligabao.research.team import Member
 
@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 FULL_RETRY_SECONDS = 30
 STOPPING_RETRY_SECONDS = 10
 NO_THREAD = "the server could not start a thread for this research"
+LOST_START = "the database failed while this research was started: nobody was told of it, and it did not begin"
 
 
 class Manager:
@@ -27,7 +28,7 @@ class Manager:
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._researchers: dict[int, tuple[Researcher, threading.Thread]] = {}
-        self._starting = 0
+        self._starting: set[object] = set()
         self._stopping = False
         self._stop_began = 0.0
 
@@ -57,14 +58,18 @@ class Manager:
             max_steps=max_steps,
             priced=shared.model.prices.is_known(model or shared.config.model),
         )
-        with self._place():
-            run = shared.runs.start_run(new, owner=shared.owner, max_working=shared.config.max_working_per_user)
-            self._launch(Member(run))
+        try:
+            with self._place():
+                run = shared.runs.start_run(new, owner=shared.owner, max_working=shared.config.max_working_per_user)
+                self._launch(Member(run))
+        except StoreError:
+            threading.Thread(target=self._end_lost_starts, name="lost-starts", daemon=True).start()
+            raise
         log.info("run %s started for user %s on %s", run.id, run.user_id, run.model)
         return run
 
     def _start_agent(self, parent: Member, *, name: str, reason: str, task: str, max_steps: int) -> Member:
-        """Record and start a sub-agent; called by the parent's thread with the tree's lock held."""
+        """Record and start a sub-agent; called by the parent's thread, which has checked that there may be one."""
         shared, above = self._shared, parent.run
         new = NewRun(
             user_id=above.user_id,
@@ -76,13 +81,17 @@ class Manager:
             name=name,
             reason=reason,
         )
-        with self._place():
-            run = shared.runs.start_run(new, owner=shared.owner, max_working=0)
-            member = Member(run, parent=parent)
-            parent.children[name] = member
-            parent.tree.spawned += 1
-            shared.messenger.open(run.id)
-            self._launch(member)
+        try:
+            with self._place():
+                run = shared.runs.start_run(new, owner=shared.owner, max_working=0)
+                member = Member(run, parent=parent)
+                shared.messenger.open(run.id)
+                parent.add(member)
+                self._launch(member)
+        except StoreError:
+            # Before the parent goes on, which must not end before a sub-agent that is stored.
+            self._end_lost_starts()
+            raise
         log.info("run %s started by run %s as %s", run.id, above.id, name)
         return member
 
@@ -111,30 +120,50 @@ class Manager:
     def stop(self, seconds: float, hurry: threading.Event | None = None) -> None:
         """Stop all agents within `seconds`, and end the runs of those that did not make it as interrupted."""
         self.begin_stop()
-        all_ended = self.join(seconds, hurry)
+        self.join(seconds, hurry)
         self._shared.closing.set()
-        if not all_ended:
-            left = self._shared.runs.interrupt_runs(owner=self._shared.owner, error=INTERRUPTED, at=now())
+        # Also when all agents have ended: the end of one may not have been stored.
+        left = self._shared.runs.interrupt_runs(owner=self._shared.owner, error=INTERRUPTED, at=now())
+        if left:
             log.warning("ended %d runs whose agents did not stop in time", len(left))
 
     @contextmanager
     def _place(self) -> Iterator[None]:
         """Hold a place among the agents at work while one is started."""
+        place = object()
         with self._lock:
             if self._stopping:
                 raise Unavailable("the server is stopping", retry_after_seconds=STOPPING_RETRY_SECONDS)
             limit = self._shared.config.max_working
-            if len(self._researchers) + self._starting >= limit:
+            if len(self._researchers) + len(self._starting) >= limit:
                 raise Unavailable(
                     f"the server is full: {limit} agents are at work", retry_after_seconds=FULL_RETRY_SECONDS
                 )
-            self._starting += 1
+            self._starting.add(place)
         try:
             yield
         finally:
             with self._lock:
-                self._starting -= 1
+                self._starting.remove(place)
                 self._idle.notify_all()
+
+    def _end_lost_starts(self) -> None:
+        """End the runs that are stored as at work here but have no agent: the answer to their start was lost."""
+        store_in_the_end(self._try_to_end_lost_starts, closing=self._shared.closing, what="the end of lost starts")
+
+    def _try_to_end_lost_starts(self) -> None:
+        shared = self._shared
+        stored = [run.id for run in shared.runs.list_running(owner=shared.owner)]
+        with self._lock:
+            # What was being started at that moment may be among them, and have its agent only in a moment.
+            starting = set(self._starting)
+            while starting & self._starting:
+                self._idle.wait()
+            lost = [run_id for run_id in stored if run_id not in self._researchers]
+        for run_id in lost:
+            error, at = LOST_START, now()
+            if shared.runs.end_subtree(run_id, owner=shared.owner, error=error, stop_reason=StopReason.ERROR, at=at):
+                log.warning("run %s was stored, but the answer to its start was lost: ended it", run_id)
 
     def _launch(self, member: Member) -> None:
         run = member.run
@@ -172,6 +201,4 @@ class Manager:
         member.at_rest.set()
         at = recorder.end(ending)
         shared.messenger.close(member.run.id)
-        # Not `member.end`: nobody waits for it yet, and whoever spawned it holds the lock of the tree.
-        member.ending, member.ended_at = ending, at
-        member.ended.set()
+        member.end(ending, at)

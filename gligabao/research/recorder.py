@@ -7,7 +7,6 @@ ended by someone else refuses its writes (`RunLost`), which ends the agent.
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -18,7 +17,8 @@ from gligabao.store.runs import Runs
 
 log = logging.getLogger(__name__)
 
-END_RETRY_SECONDS = 300.0
+MAX_DETAIL_CHARACTERS = 2000
+"""Of a state's detail and error: both may hold what a model wrote, of whatever length."""
 _LONGEST_WAIT_SECONDS = 5.0
 
 
@@ -41,8 +41,8 @@ class Recorder:
     def entered(self, state: StateName, *, step: int, detail: str) -> None:
         """Enter the next state, unless the agent was told to stop."""
         self._cancel.check()
-        self._base_detail = detail
-        self._move_to(state, step, detail)
+        self._base_detail = _shorten(detail)
+        self._move_to(state, step, self._base_detail)
         self._save()
 
     def retrying(self, note: str) -> None:
@@ -67,14 +67,15 @@ class Recorder:
 
     def ran_tool(self, error: str) -> None:
         """Count a tool run and keep its error for its state."""
-        self._error = error
+        self._error = _shorten(error)
         self._totals = replace(self._totals, tool_calls=self._totals.tool_calls + 1)
 
     def end(self, ending: Ending, *, not_before: str = "") -> str:
         """Store the end of the run and return its time, which is not before that given.
 
-        Tries for minutes if need be. A run that someone else ended stays as it is.
+        Tries until it is stored. A run that someone else ended stays as it is.
         """
+        ending = replace(ending, error=_shorten(ending.error))
         terminal = StateName.COMPLETED if ending.status is Status.COMPLETED else StateName.FAILED
         self._error = self._error or ending.error
         self._move_to(terminal, 0, "", not_before)
@@ -113,19 +114,22 @@ class Recorder:
             self._has_unsaved_usage = False
 
 
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_DETAIL_CHARACTERS else f"{text[: MAX_DETAIL_CHARACTERS - 1]}…"
+
+
 def store_in_the_end(store: Callable[[], object], *, closing: threading.Event, what: str) -> None:
-    """Do a write that must not be lost: again and again while the database is away, for `END_RETRY_SECONDS`.
+    """Do a write that must not be lost: again and again for as long as the database is away.
 
     A server that is `closing` does not wait for it: what it leaves, its last transaction or its successor ends.
     """
-    give_up_at = time.monotonic() + END_RETRY_SECONDS
     wait_seconds = 0.1
     while True:
         try:
             store()
             return
         except StoreError as error:
-            if closing.is_set() or time.monotonic() > give_up_at:
+            if closing.is_set():
                 log.error("%s could not be stored: %s", what, error)
                 return
             log.warning("%s is not stored yet: %s", what, error)

@@ -75,7 +75,9 @@ class Researcher:
             ended_at = recorder.end(ending, not_before=last_below)
             log.info("run %s %s (%s)", self._run.id, ending.status, ending.stop_reason)
         except Exception:
+            # Whatever could not be written, the run must not stay at work: end it with nothing but that.
             log.exception("the thread of run %s failed", self._run.id)
+            self._end_runs(self._run.id, error=FAULT)
         finally:
             self.member.at_rest.set()
             self.member.end(ending, ended_at or now())
@@ -138,7 +140,8 @@ class Researcher:
         return AnthropicSearch(connection=connection, model=self._run.model, system=system)
 
     def _end_runs(self, run_id: int, *, error: str) -> None:
-        stop_reason = StopReason.INTERRUPTED if error == INTERRUPTED else StopReason.CANCELLED
+        reasons = {INTERRUPTED: StopReason.INTERRUPTED, FAULT: StopReason.ERROR}
+        stop_reason = reasons.get(error, StopReason.CANCELLED)
         shared = self._shared
         store_in_the_end(
             lambda: shared.runs.end_subtree(run_id, owner=shared.owner, error=error, stop_reason=stop_reason, at=now()),

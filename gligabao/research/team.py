@@ -7,7 +7,8 @@ messages travel is the messenger's.
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from gligabao.agent.tools.team import Ended, Received, Sibling
@@ -33,8 +34,9 @@ class Tree:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        """Held for moments only: no write to the database, no wait."""
         self.spawned = 0
-        """How many sub-agents there ever were."""
+        """How many sub-agents there ever were, those just being started included."""
         self.waiters: set[threading.Event] = set()
         """Set whenever an agent of the tree has ended."""
 
@@ -55,6 +57,11 @@ class Member:
         self.at_rest = threading.Event()
         """Its agent does nothing any more: what is left is to store its end."""
         self.ended = threading.Event()
+
+    def add(self, child: "Member") -> None:
+        """Take a sub-agent into the tree."""
+        with self.tree.lock:
+            self.children[child.run.name] = child
 
     def end(self, ending: Ending, at: str) -> None:
         """Note that this agent has ended, its end stored with that time, and tell whoever waits for it."""
@@ -95,10 +102,7 @@ class Subagents:
 
     def spawn(self, *, name: str, reason: str, task: str, max_steps: int) -> int:
         """Start a sub-agent and return the id of its run, or raise `ToolError`."""
-        tree = self._member.tree
-        # The lock is held until the child is a member: two agents of a tree that spawn at once never pass a limit.
-        with tree.lock:
-            self._check_limits(name)
+        with self._place(name):
             try:
                 child = self._start(self._member, name=name, reason=reason, task=task, max_steps=max_steps)
             except (Conflict, StoreError) as error:
@@ -151,6 +155,24 @@ class Subagents:
                 self._end_runs(child.run.id, error=reason)
                 child.ended_at = now()
         return max((child.ended_at for child in children), default="")
+
+    @contextmanager
+    def _place(self, name: str) -> Iterator[None]:
+        """Hold a place in the tree while a sub-agent is started, and give it back if there is none then.
+
+        Two agents of a tree that spawn at once never pass a limit. The lock is not held meanwhile: a slow database
+        must not keep others of the tree from ending and being stopped.
+        """
+        tree = self._member.tree
+        with tree.lock:
+            self._check_limits(name)
+            tree.spawned += 1
+        try:
+            yield
+        finally:
+            with tree.lock:
+                if name not in self._member.children:
+                    tree.spawned -= 1
 
     def _check_limits(self, name: str) -> None:
         children, tree = self._member.children, self._member.tree

@@ -281,11 +281,11 @@ class _Delivery:
     def _write(self, body: bytes, seconds_per_byte: float) -> None:
         if not seconds_per_byte:
             self.handler.wfile.write(body)
-        else:
-            for byte in body:
-                self.handler.wfile.write(bytes([byte]))
-                self.handler.wfile.flush()
-                self.handler.wait_for_client_to_leave(seconds_per_byte)
+        for byte in body if seconds_per_byte else b"":
+            self.handler.wfile.flush()
+            # Before the byte: after the last one the client may send its next request.
+            self.handler.wait_for_client_to_leave(seconds_per_byte)
+            self.handler.wfile.write(bytes([byte]))
         self.handler.wfile.flush()
 
     def _drop(self, *, midway: bool) -> None:

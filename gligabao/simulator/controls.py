@@ -82,6 +82,7 @@ What it knows of the web are these bundled pages, all invented:
 {pages}
 
 A topic that they answer: {web.DEMO_TOPIC}
+One in numbered parts, for a team where sub-agents can be started: {web.DEMO_TEAM_TOPIC}
 
 Controls:
 

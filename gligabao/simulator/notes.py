@@ -20,6 +20,7 @@ _FIGURE = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _AROUND_TITLES = " \t-\u2013\u2014:*[]|"
 _LONG_LINE = 80
 _MAX_CLAIMS = 60
+_LEANING = ("It ", "Its ", "That ", "This ", "These ", "Those ", "They ", "Their ", "Such ", "But ", "Without that ")
 _FOOTER = "gligabao simulator"
 """Stands in the last line of every bundled page, which says only that the page is one."""
 
@@ -32,6 +33,11 @@ class Claim:
     url: str
     stems: frozenset[str]
     figures: frozenset[str]
+
+    @property
+    def leans(self) -> bool:
+        """Whether it leans on the sentence before it and says little alone."""
+        return self.text.startswith(_LEANING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,11 @@ class Conflict:
     other: Claim
 
     @property
+    def disputed(self) -> frozenset[str]:
+        """The figures that only one of the two has."""
+        return self.one.figures ^ self.other.figures
+
+    @property
     def figures(self) -> tuple[str, str]:
         """The two figures, each with what is counted."""
         return _differing(self.one, self.other), _differing(self.other, self.one)
@@ -66,6 +77,8 @@ class Notes:
     """What the conversation holds so far. Once it is taken it does not change."""
 
     topic: str
+    focus: str
+    """What is asked of the topic: less than all of it where its subject is named beside."""
     tools: frozenset[str]
     """The tools that may be called now."""
     queries: list[str] = field(default_factory=list)
@@ -95,8 +108,9 @@ class Notes:
 
     @cached_property
     def conflict(self) -> Conflict | None:
-        """The clearest contradiction between two pages, None when there is none."""
-        counted = [claim for claim in self.claims if claim.figures]
+        """The clearest contradiction between two pages on what is asked, None when there is none."""
+        asked = stems_of(self.focus)
+        counted = [claim for claim in self.claims if claim.figures and claim.stems & asked]
         best: Conflict | None = None
         best_likeness = 0.6
         for index, one in enumerate(counted):
@@ -107,6 +121,14 @@ class Notes:
                 if likeness > best_likeness:
                     best, best_likeness = Conflict(one, other), likeness
         return best
+
+    @cached_property
+    def undisputed(self) -> list[Claim]:
+        """The claims without a figure that the pages disagree on."""
+        if self.conflict is None:
+            return self.claims
+        disputed = self.conflict.disputed
+        return [claim for claim in self.claims if not claim.figures & disputed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +141,9 @@ class ToolRun:
     failed: bool
 
 
-def take_notes(body: dict[str, Any], topic: str) -> Notes:
-    """Return what a request tells a researcher who looks into this topic."""
-    notes = Notes(topic, offered_tools(body))
+def take_notes(body: dict[str, Any], topic: str, *, focus: str = "") -> Notes:
+    """Return what a request tells a researcher who looks into this topic; the focus is all of it unless given."""
+    notes = Notes(topic, focus or topic, offered_tools(body))
     for run in tool_runs(body):
         if run.tool == SEARCH:
             notes.queries.append(str(run.given.get("query", "")))

@@ -10,8 +10,7 @@ DISCLAIMER = (
     "*This report was written by gligabao's simulated model over bundled sample pages. No real model was asked.*"
 )
 NOTHING_MISSING = "Nothing that was looked for is missing."
-# Sentences that begin so lean on the one before them and say little alone.
-_LEANING = ("It ", "Its ", "That ", "This ", "These ", "Those ", "They ", "Their ", "Such ", "But ", "Without that ")
+NO_SOURCES = "None."
 _BEFORE_PUBLISHER = re.compile(" (?:[-|\u2013\u2014\u00b7]) ")
 _ANSWER_CLAIMS = 2
 _DETAIL_CLAIMS = 6
@@ -25,10 +24,9 @@ def write_report(notes: Notes) -> str:
         parts += [f"**In short.** {answer}", section("Details", detail_lines(notes))]
         parts.append(section("Where the sources disagree", conflict_lines(notes)))
     else:
-        briefed = _choose(notes, notes.briefings, _DETAIL_CLAIMS)
-        parts.append(_from_briefings(briefed) if briefed else _nothing(notes))
+        parts.append(_from_briefings(notes) or _nothing(notes))
     parts += [section("What was not found", gap_lines(notes), none=NOTHING_MISSING)]
-    parts += [section("Sources", source_lines(notes), none="None.")]
+    parts += [section("Sources", source_lines(notes), none=NO_SOURCES)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -41,7 +39,7 @@ def section(title: str, lines: Sequence[str], *, none: str = "") -> str:
 def answer_lines(notes: Notes, *, dated: bool = False) -> list[str]:
     """Return what the pages say on the topic in a few sentences; first of all, where they do not agree."""
     conflict = notes.conflict
-    said = [_linked(notes, claim, dated=dated) for claim in _main_claims(notes, _undisputed(notes.claims, conflict))]
+    said = [_linked(notes, claim, dated=dated) for claim in _main_claims(notes, notes.undisputed)]
     if conflict is None:
         return said
     one, other = conflict.figures
@@ -54,10 +52,14 @@ def answer_lines(notes: Notes, *, dated: bool = False) -> list[str]:
 
 def detail_lines(notes: Notes, *, dated: bool = False) -> list[str]:
     """Return what else the pages say on the topic."""
-    undisputed = _undisputed(notes.claims, notes.conflict)
-    told = _main_claims(notes, undisputed)
-    chosen = _choose(notes, [claim for claim in undisputed if claim not in told], _DETAIL_CLAIMS)
+    told = _main_claims(notes, notes.undisputed)
+    chosen = _choose(notes, [claim for claim in notes.undisputed if claim not in told], _DETAIL_CLAIMS)
     return [_linked(notes, claim, dated=dated) for claim in chosen]
+
+
+def briefing_lines(notes: Notes) -> list[str]:
+    """Return what the searches alone say on the topic, for want of pages."""
+    return [claim.text for claim in _choose(notes, notes.briefings, _DETAIL_CLAIMS)]
 
 
 def conflict_lines(notes: Notes) -> list[str]:
@@ -76,7 +78,7 @@ def gap_lines(notes: Notes) -> list[str]:
     lines = [f"{read.url} could not be read: {one_line(read.text)}" for read in notes.reads if read.failed]
     if notes.claims:
         covered = frozenset[str]().union(*(claim.stems for claim in notes.claims))
-        missing = [word for word in keywords(notes.topic) if not stems_of(word) <= covered]
+        missing = [word for word in keywords(notes.focus) if not stems_of(word) <= covered]
         lines += [f"No page that was read says anything on: {', '.join(missing)}."] if missing else []
     searches = zip(notes.queries, notes.found, strict=True)
     return [*lines, *(f"A search found nothing: {query}" for query, urls in searches if not urls)]
@@ -100,29 +102,21 @@ def _main_claims(notes: Notes, claims: list[Claim]) -> list[Claim]:
     return _choose(notes, claims, _ANSWER_CLAIMS, at_least=2) or _choose(notes, claims, _ANSWER_CLAIMS)
 
 
-def _undisputed(claims: list[Claim], conflict: Conflict | None) -> list[Claim]:
-    """Return the claims without a figure that the sources disagree on."""
-    if conflict is None:
-        return claims
-    disputed = conflict.one.figures ^ conflict.other.figures
-    return [claim for claim in claims if not claim.figures & disputed]
-
-
 def _said_elsewhere(notes: Notes, conflict: Conflict) -> list[Claim]:
     """Return what other pages say of the disputed figures: up to two sentences each."""
-    disputed = conflict.one.figures ^ conflict.other.figures
     found: dict[str, list[Claim]] = {}
     for claim in notes.claims:
-        if claim.url not in (conflict.one.url, conflict.other.url) and claim.figures & disputed:
+        if claim.url not in (conflict.one.url, conflict.other.url) and claim.figures & conflict.disputed:
             found.setdefault(claim.url, [])
             if not claim.text.endswith("?") and claim not in found[claim.url]:
                 found[claim.url].append(claim)
     return [claim for claims in found.values() for claim in claims[:2]]
 
 
-def _from_briefings(chosen: list[Claim]) -> str:
-    lines = ["**In short**, from search briefings alone, as no page could be read:", ""]
-    return "\n".join([*lines, *(f"- {claim.text}" for claim in chosen)])
+def _from_briefings(notes: Notes) -> str:
+    said = [f"- {line}" for line in briefing_lines(notes)]
+    head = "**In short**, from search briefings alone, as no page could be read:"
+    return "\n".join([head, "", *said]) if said else ""
 
 
 def _nothing(notes: Notes) -> str:
@@ -139,8 +133,8 @@ def _choose(notes: Notes, claims: list[Claim], number: int, *, at_least: int = 1
     Words that few claims have count more, and a short sentence more than a long one. A claim with fewer than
     `at_least` words of the topic is none on it.
     """
-    topic = stems_of(notes.topic)
-    alone = [claim for claim in claims if not claim.text.startswith(_LEANING)]
+    topic = stems_of(notes.focus)
+    alone = [claim for claim in claims if not claim.leans]
     left = list({claim.text: claim for claim in alone if len(claim.stems & topic) >= at_least}.values())
     weights = {stem: 1 / (1 + sum(stem in claim.stems for claim in left)) for stem in topic}
     chosen: list[Claim] = []

@@ -10,7 +10,7 @@ DEMO_TOPIC = "How much electricity does the Port Sable tidal station deliver in 
 """A question that the bundled pages answer, with a contradiction to be found."""
 
 DEMO_TEAM_TOPIC = (
-    "Port Sable tidal station: who built it, and who runs it today? "
+    "Port Sable tidal station: who runs it, and since when? "
     "(1) Output: how much electricity does it deliver in a year? "
     "(2) Machines: which turbines does it have, and what limits their output? "
     "(3) Nature: what does the barrage do to silt and eels in the basin?"

@@ -28,8 +28,11 @@ class Database(Protocol):
     def dialect(self) -> Dialect:
         """Which of the two it is."""
 
-    def transaction(self) -> AbstractContextManager[Transaction]:
-        """Write: what the block does is stored when it ends, and undone when it raises."""
+    def transaction(self, *, patient: bool = False) -> AbstractContextManager[Transaction]:
+        """Write: what the block does is stored when it ends, and undone when it raises.
+
+        A server that stops answering fails it within half a minute, unless it is `patient`, as migrations are.
+        """
 
     def snapshot(self) -> AbstractContextManager[Transaction]:
         """Read: all queries of the block see the same state of the database."""

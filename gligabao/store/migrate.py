@@ -35,7 +35,7 @@ def migrate(db: Database, *, folder: Traversable | None = None) -> int:
     with db.snapshot() as read:
         if _check_version(read, newest) == newest:
             return newest
-    with db.transaction() as tx:
+    with db.transaction(patient=True) as tx:
         tx.execute("lock_schema")
         # Read again: another node may have done it while this one waited for the lock.
         found = _check_version(tx, newest)

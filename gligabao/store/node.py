@@ -32,6 +32,8 @@ class NodeLock:
         try:
             # Close-on-exec: a child that outlives this process must not keep the lock.
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError as error:
+            raise ConfigError(f"there is no folder {self._path.parent}") from error
         except OSError as error:
             raise ConfigError(f"the lock file {self._path} cannot be opened: {error.strerror}") from error
         node_id, process = _read(file)

@@ -1,10 +1,13 @@
 """gligabao on Postgres: a pool of connections that outlives a restart of the server."""
 
 import logging
+import os
 import select
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
 import psycopg
@@ -14,17 +17,23 @@ from psycopg.adapt import Loader
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
+from gligabao.cancel import Watchdog
 from gligabao.errors import ConfigError, StoreError
 from gligabao.records import format_time
 from gligabao.store.queries import load_queries
 from gligabao.store.transaction import RETRY_AFTER_SECONDS, Row, StoreConflict, Transaction, Value
 
-# At INFO the pool tells of every connection that it lends.
-logging.getLogger("psycopg.pool").setLevel(logging.WARNING)
+# At INFO the pool tells of every connection that it lends, at WARNING of every one that it fails to make, several a
+# second while the server is away. Our own errors tell of that.
+logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 
 OPEN_SECONDS = 10
 WAIT_SECONDS = 5
 """How long a caller waits for a connection."""
+
+READ_SECONDS = 5.0
+WRITE_SECONDS = 30.0
+"""A server that is frozen keeps its connections and never answers: they are cut when a use takes longer than this."""
 
 RECONNECT_SECONDS = 5
 """When the pool gives up an attempt. The next caller begins a new one; the pool's own would come ever more rarely."""
@@ -50,6 +59,7 @@ class PostgresDatabase:
         address = _read_url(url)
         _check_reachable(address)
         self._queries = load_queries("postgres")
+        self._watchdog = Watchdog()
         self._pool = ConnectionPool[PostgresConnection](
             address,
             kwargs={"autocommit": True, "row_factory": dict_row},
@@ -65,9 +75,10 @@ class PostgresDatabase:
             self._pool.open(wait=True, timeout=OPEN_SECONDS)
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self, *, patient: bool = False) -> Iterator[Transaction]:
         """Write: what the block does is stored when it ends, and undone when it raises."""
-        with _our_errors(), self._connection() as connection, connection.transaction():
+        seconds = None if patient else WRITE_SECONDS
+        with _our_errors(), self._connection(seconds) as connection, connection.transaction():
             yield Transaction(connection, self._queries)
 
     @contextmanager
@@ -98,12 +109,14 @@ class PostgresDatabase:
     def close(self) -> None:
         """Close the pool and end its threads. Whoever still comes gets a `StoreError`."""
         self._pool.close()
+        self._watchdog.close()
 
     @contextmanager
-    def _connection(self) -> Iterator[PostgresConnection]:
+    def _connection(self, seconds: float | None = READ_SECONDS) -> Iterator[PostgresConnection]:
         connection = self._take()
         try:
-            yield connection
+            with self._watchdog.deadline(seconds, partial(_cut, connection)) if seconds else nullcontext():
+                yield connection
         finally:
             self._pool.putconn(connection)
 
@@ -116,6 +129,12 @@ class PostgresDatabase:
             self._pool.check()
             connection = self._pool.getconn()
         return connection
+
+
+def _cut(connection: PostgresConnection) -> None:
+    """End whatever waits for an answer on the connection, from another thread."""
+    with suppress(psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as twin:
+        twin.shutdown(socket.SHUT_RDWR)
 
 
 class TimeText(Loader):

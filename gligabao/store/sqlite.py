@@ -51,13 +51,15 @@ class SqliteDatabase:
         self._turns = Turns()
         self._closed = False
         try:
+            # Topics and reports are nobody else's business. SQLite gives its other files the mode of this one.
+            path.touch(mode=0o600)
             self._writer = self._connect("journal_mode = WAL", *_EMPTY_LOG)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise ConfigError(f"the database {path} cannot be opened: {error}") from error
         self._readers = _Readers(lambda: self._connect("query_only = ON"), pool_size)
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self, *, patient: bool = False) -> Iterator[Transaction]:
         """Write: what the block does is stored when it ends, and undone when it raises."""
         with _our_errors(), self._turns.turn(WRITE_WAIT_SECONDS):
             # Not the plain BEGIN: a transaction that begins as a reader cannot always become a writer.
@@ -206,6 +208,8 @@ def _our_errors() -> Iterator[None]:
     except sqlite3.IntegrityError as error:
         if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
             raise StoreConflict(f"the database has it already: {error}") from error
+        raise StoreError(f"the database refused a value: {error}") from error
+    except OverflowError as error:
         raise StoreError(f"the database refused a value: {error}") from error
     except sqlite3.Error as error:
         raise StoreError(f"the database failed: {error}", retry_after_seconds=RETRY_AFTER_SECONDS) from error

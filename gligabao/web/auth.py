@@ -56,10 +56,18 @@ def _host_name(request: Request) -> str:
 
 def _check_origin(request: Request) -> None:
     origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != request.host.lower():
+    if origin is not None and _netloc(origin) != request.host.lower():
         raise Forbidden(f"origin {origin[:200]}: requests from other sites are refused")
     if request.headers.get("Sec-Fetch-Site") == "cross-site" and not _is_page_link(request):
         raise Forbidden("requests from other sites are refused")
+
+
+def _netloc(origin: str) -> str:
+    """Return host and port of an origin, "" of one that is none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _is_page_link(request: Request) -> bool:

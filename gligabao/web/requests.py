@@ -1,6 +1,7 @@
 """What comes in: the JSON of a body and the values of a query string, read strictly."""
 
 import json
+from collections import Counter
 from typing import Any, NoReturn
 
 from flask import Request
@@ -44,9 +45,8 @@ def read_query(request: Request) -> dict[str, str]:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = dict.fromkeys(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{', '.join(twice)} given more than once")
+        twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        raise ValueError(f"{twice[:64]} given more than once")
     return value
 
 

@@ -14,6 +14,9 @@ from gligabao.model.conversation import Block
 from gligabao.model.reply import ToolCall
 from gligabao.records import StateName
 
+MAX_NAME_CHARACTERS = 128
+"""How much is shown of a name that the model made up."""
+
 
 class ToolInput(BaseModel):
     """Base of the inputs of tools: the fields are what the model may send, and nothing else."""
@@ -59,7 +62,7 @@ class Toolbox:
         """Return the state and the detail that a call shows as, also when it cannot be run."""
         tool = self._tools.get(call.name)
         if tool is None:
-            return StateName.USING_TOOL, call.name
+            return StateName.USING_TOOL, call.name[:MAX_NAME_CHARACTERS]
         described: str | tuple[StateName, str]
         try:
             described = tool.describe(self._parse(tool, call))
@@ -71,7 +74,9 @@ class Toolbox:
         """Run a call and return its output, or raise `ToolError`."""
         tool = self._tools.get(call.name)
         if tool is None:
-            raise ToolError(f'unknown tool "{call.name}": you have {", ".join(self._tools) or "no tools"}')
+            raise ToolError(
+                f'unknown tool "{call.name[:MAX_NAME_CHARACTERS]}": you have {", ".join(self._tools) or "no tools"}'
+            )
         output: str = tool.run(self._parse(tool, call), observer)
         return output
 
@@ -84,7 +89,7 @@ class Toolbox:
 
 
 def _fault(tool: Tool[Any], fault: dict[str, Any]) -> str:
-    where = ".".join(map(str, fault["loc"]))
+    where = ".".join(map(str, fault["loc"]))[:MAX_NAME_CHARACTERS]
     if not where:
         return "the input is no object"
     hint: str | None = tool.input.hints.get(where)

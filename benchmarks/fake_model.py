@@ -8,6 +8,7 @@ requests before it on the same connection, and for the first of a connection fro
 import contextlib
 import itertools
 import json
+import random
 import resource
 import socket
 import subprocess
@@ -41,6 +42,8 @@ class Play:
     """`lookup`, or `fetch_url` for one of the pages of this server."""
     page_bytes: int = 20_000
     """Size of a page: HTML with about 17,500 characters of text, the rest of it markup."""
+    gate: int = 0
+    """First answers wait until so many conversations have begun, and then up to `latency_seconds` more by chance."""
 
 
 class Stats:
@@ -93,6 +96,7 @@ class Server:
         self._answers = _answers(play, self.port)
         self._page = _page(play.page_bytes)
         self._stats = Stats()
+        self._gate = threading.Barrier(play.gate or 1)
 
     def run(self) -> None:
         """Take connections for ever."""
@@ -119,9 +123,12 @@ class Server:
     def _answer(self, connection: socket.socket, size: int, step: int) -> None:
         arrived_at = time.monotonic()
         self._stats.arrive(arrived_at)
-        if self._play.latency_seconds:
-            time.sleep(self._play.latency_seconds)
-        late_seconds = time.monotonic() - arrived_at - self._play.latency_seconds
+        answer_at = arrived_at + self._play.latency_seconds
+        if self._play.gate and step == 0:
+            self._gate.wait()
+            answer_at = time.monotonic() + random.uniform(0, self._play.latency_seconds)
+        time.sleep(max(0.0, answer_at - time.monotonic()))
+        late_seconds = time.monotonic() - answer_at
         connection.sendall(self._answers[step % len(self._answers)])
         self._stats.count_call(size, late_seconds)
 

@@ -6,9 +6,11 @@ import pytest
 
 from gligabao.errors import StoreError
 from gligabao.records import INTERRUPTED
+from gligabao.research.messenger import QueueMessenger
 from gligabao.simulator.replies import call, error, hang, text, tool_calls
 from tests.checker import check_run
 from tests.teams import (
+    WAIT_SECONDS,
     Gate,
     Silence,
     Stalls,
@@ -400,7 +402,7 @@ class RefusedStarts:
             raise StoreError("the database cannot be reached")
 
 
-@pytest.mark.parametrize("at", ["insert_run", "commit", "committed"])
+@pytest.mark.parametrize("at", ["insert_run", "commit"])
 def test_a_sub_agent_that_cannot_be_recorded_is_a_tool_error_and_leaves_no_trace(world, at):
     def lose_the_database(body):
         world.db.meddle = RefusedStarts(at)
@@ -414,6 +416,58 @@ def test_a_sub_agent_that_cannot_be_recorded_is_a_tool_error_and_leaves_no_trace
     assert others == [started("alpha", alpha), ended(alpha)]
     assert shape(root)[2] == f"1 spawning alpha: reason of alpha {refused}"
     check_run(root)
+
+
+def test_a_sub_agent_that_was_recorded_though_the_answer_was_lost_never_begins_and_ends_before_its_parent(world):
+    def lose_the_answer(body):
+        world.db.meddle = RefusedStarts("committed")
+        return tool_calls(spawn("alpha"))
+
+    play(world, "beta", text("B."))
+    root = world.run(lose_the_answer, tool_calls(spawn("alpha"), spawn("beta")), tool_calls(WAIT), text("Report."))
+    alpha, beta = children(world, root["id"]).values()
+    failed = '! sub-agent "alpha" could not be started: '
+    assert told(world, root["topic"]) == [
+        f"{failed}the database cannot be reached",
+        f'{failed}there is a sub-agent "alpha" already: choose another name',
+        started("beta", beta),
+        ended(beta),
+    ]
+    assert (alpha["status"], alpha["stop_reason"], shape(alpha)[0]) == (
+        "failed",
+        "error",
+        "0 starting ! " + alpha["error"],
+    )
+    assert not [request for request in world.simulator.requests if request.topic == task_of("alpha")]
+    assert root["status"] == "completed"
+
+
+# --- at the same instant
+
+
+def test_agents_of_one_tree_that_spawn_at_the_same_instant_never_pass_ten(world):
+    together = threading.Barrier(3)
+
+    def spawn_five(name):
+        def reply(body):
+            together.wait(WAIT_SECONDS)
+            return tool_calls(*[spawn(f"{name}-{number}") for number in range(6)])
+
+        return reply
+
+    world.simulator.play("task of", text("Done."))
+    for name in ("alpha", "beta", "gamma"):
+        play(world, name, spawn_five(name), tool_calls(WAIT), text(f"By {name}."))
+    root = world.run(tool_calls(*map(spawn, ("alpha", "beta", "gamma"))), tool_calls(WAIT), text("Report."))
+    first = children(world, root["id"])
+    second = [child for run in first.values() for child in children(world, run["id"]).values()]
+    assert (len(first), len(second)) == (3, 7)
+    answers = [answer for name in first for answer in told(world, task_of(name))[:6]]
+    assert sum(answer.startswith("started") for answer in answers) == 7
+    full = "! 10 sub-agents were started in this research, the most there may be: do the rest yourself"
+    own = "! you have started 5 sub-agents, the most an agent may: do the rest yourself"
+    assert {answer for answer in answers if not answer.startswith("started")} <= {full, own}
+    assert {run["status"] for run in (root, *first.values(), *second)} == {"completed"}
 
 
 # --- the end of a family
@@ -488,3 +542,83 @@ def test_all_agents_stop_with_the_server_whatever_they_are_at(database_url, tmp_
     silence.close()
     world.close()
     wait_until(lambda: (threading.active_count(), open_files()) <= (threads, files), "the end of threads and files")
+
+
+class StuckMessenger(QueueMessenger):
+    """Messages whose reader may be stuck, deaf to being told to stop, until it is freed."""
+
+    def __init__(self):
+        super().__init__()
+        self.stuck, self.freed = threading.Event(), threading.Event()
+
+    def receive(self, run_id, *, wait_seconds, cancel):
+        if wait_seconds == 60:
+            self.stuck.set()
+            assert self.freed.wait(WAIT_SECONDS)
+        return super().receive(run_id, wait_seconds=0, cancel=cancel)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_sub_agent_that_cannot_be_woken_is_ended_by_its_parent_and_writes_no_more(
+    database_url, tmp_path, depth, monkeypatch, caplog
+):
+    monkeypatch.setattr("gligabao.research.team.STUCK_SECONDS", 0.5)
+    messenger = StuckMessenger()
+    world = World(database_url, tmp_path, messenger=messenger)
+    done = threading.Event()
+    play(world, "deaf", tool_calls(call("read_messages", wait_seconds=60)), text("Too late."))
+    play(world, "middle", tool_calls(spawn("deaf")), tool_calls(WAIT), text("Too late."))
+    run_id = world.start(tool_calls(spawn("deaf" if depth == 1 else "middle")), text("Report.").after(done))
+    assert messenger.stuck.wait(WAIT_SECONDS)
+    asked = world.simulator.received
+    done.set()
+    root = world.finish(run_id)
+    assert root["status"] == "completed"
+    family = all_runs(world)[1:]
+    deaf = family[-1]
+    for run in family:
+        assert end_of(run) == ("failed", "cancelled", PARENT_ENDED)
+        check_run(run)
+    assert shape(deaf)[-2:] == [f"1 waiting a message, up to 60 s ! {PARENT_ENDED}", f"0 failed ! {PARENT_ENDED}"]
+    assert f"run {deaf['id']} was cancelled and its agent is stuck" in caplog.text
+
+    (thread,) = agents()
+    messenger.freed.set()
+    thread.join(WAIT_SECONDS)
+    assert agents() == []
+    assert world.get(deaf["id"]) == deaf
+    assert f"run {deaf['id']} had been ended before its agent did" in caplog.text
+    assert world.simulator.received == asked
+    world.close()
+
+
+def test_a_stop_of_the_server_does_not_wait_for_an_agent_that_cannot_be_woken(database_url, tmp_path):
+    messenger = StuckMessenger()
+    world = World(database_url, tmp_path, messenger=messenger)
+    play(world, "deaf", tool_calls(call("read_messages", wait_seconds=60)))
+    play(world, "other", hang())
+    world.start(tool_calls(spawn("deaf"), spawn("other")), tool_calls(WAIT))
+    assert messenger.stuck.wait(WAIT_SECONDS)
+    (hurry := threading.Event()).set()
+    world.services.close(hurry=hurry)
+    found = world.close()
+    assert {(run["error"], run["stop_reason"]) for run in found.runs} == {(INTERRUPTED, "interrupted")}
+    messenger.freed.set()
+    for thread in agents():
+        thread.join(WAIT_SECONDS)
+
+
+def test_what_ended_before_its_parent_stays_as_it_was(world):
+    done = threading.Event()
+    play(world, "alpha", text("By alpha."))
+    play(world, "beta", error(400, message="nothing doing"))
+    play(world, "gamma", hang())
+    run_id = world.start(tool_calls(*map(spawn, ("alpha", "beta", "gamma"))), error(400).after(done))
+    before = [wait_for_child(world, run_id, name)["id"] for name in ("alpha", "beta")]
+    for child in before:
+        join_research(child)
+    ended_before = [world.get(child) for child in before]
+    done.set()
+    assert world.finish(run_id)["stop_reason"] == "error"
+    assert [world.get(child) for child in before] == ended_before
+    assert end_of(children(world, run_id)["gamma"]) == ("failed", "cancelled", PARENT_ENDED)

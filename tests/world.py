@@ -6,6 +6,7 @@ from typing import Any
 
 from gligabao.app import Services, create_app, open_services
 from gligabao.config import Config
+from gligabao.research.messenger import Messenger
 from gligabao.store.database import open_database
 from tests.checker import Checked, check_database
 from tests.faulty import FaultyDatabase
@@ -17,9 +18,12 @@ _topics = itertools.count(1)
 class World:
     """A simulator and a server that uses it, driven through the routes."""
 
-    def __init__(self, database_url: str, tmp_path: Any, **settings: Any) -> None:
+    def __init__(
+        self, database_url: str, tmp_path: Any, *, messenger: Messenger | None = None, **settings: Any
+    ) -> None:
         self.simulator = BilledSimulator().start()
         self.started: list[int] = []
+        self.closed = False
         self.db = FaultyDatabase()
         self.config = Config(
             database_url=database_url,
@@ -31,13 +35,16 @@ class World:
             }
             | settings,
         )
-        self.services: Services = open_services(self.config, open_db=lambda url: self.db.over(open_database(url)))
+        self.services: Services = open_services(
+            self.config, open_db=lambda url: self.db.over(open_database(url)), messenger=messenger
+        )
         self.app = create_app(self.services)
         self.app.after_request(self._note_start)
         self.client = self.app.test_client()
 
     def close(self, **allowed: Any) -> Checked:
         """Stop the server, then the model, and check what is stored; `allowed` goes to `check_database`."""
+        self.closed = True
         was_idle = self.services.manager.working == 0
         self.services.close()
         self.simulator.stop()

@@ -187,7 +187,7 @@ def _page(size: int) -> bytes:
     tags = "<div class='row'><span></span><img src='/i.png' alt=''><br></div>\n"
     filling = tags * max(0, (size - len(text.encode())) // len(tags))
     page = f"<!doctype html><html><head><title>Tides</title></head><body>{text}{filling}</body></html>"
-    return _response(page.encode(), "text/html; charset=utf-8")
+    return _response(page.encode(), "text/html; charset=utf-8\r\nconnection: close")
 
 
 def main() -> None:

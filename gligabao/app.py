@@ -87,6 +87,7 @@ def open_services(
         timeout_seconds=config.model_timeout_seconds,
         prompt_cache=config.prompt_cache,
     )
+    model.load(config.model)
     shared = Shared(
         config=config,
         runs=runs,

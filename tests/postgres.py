@@ -161,12 +161,10 @@ def run_server(data: Path, settings: Mapping[str, str] = SETTINGS) -> subprocess
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     command = [str(installed.bin_path / "postgres"), "-D", str(data), "-k", str(data), *options]
     if installed.system_user is None:
-        return subprocess.Popen(command, stdout=sys.stderr, cwd=data)
+        return subprocess.Popen(command, stdout=2, cwd=data)  # its log is no answer of this program
     # Postgres refuses to run as root.
     group = pwd.getpwnam(installed.system_user).pw_gid
-    return subprocess.Popen(
-        command, stdout=sys.stderr, cwd=data, user=installed.system_user, group=group, extra_groups=[]
-    )
+    return subprocess.Popen(command, stdout=2, cwd=data, user=installed.system_user, group=group, extra_groups=[])
 
 
 def wait_until_ready(server: subprocess.Popen[bytes], url: str) -> None:

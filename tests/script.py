@@ -3,12 +3,12 @@
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import quote, unquote
 
-from gligabao.simulator import Simulator, Totals
+from gligabao.simulator import Recorded, Simulator, Totals
 from gligabao.simulator.billing import Used
 from gligabao.simulator.messages import Message
 from gligabao.simulator.prompt import Prompt, first_user_text
@@ -27,8 +27,16 @@ class BilledSimulator(Simulator):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self.on_request: Callable[[], None] = lambda: None
+        """Called for each request to the model, before it is answered."""
         self._charges: list[tuple[str, Used]] = []
         self._charging = threading.Lock()
+
+    def record(self, headers: Mapping[str, str], body: Any) -> Recorded:
+        """Note a request that came in."""
+        recorded = super().record(headers, body)
+        self.on_request()
+        return recorded
 
     def charge(self, prompt: Prompt, message: Message, *, times: int = 1) -> None:
         """Put a call on the bill, or take it off again."""

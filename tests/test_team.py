@@ -1,6 +1,7 @@
 """Teams through the whole server, on both databases: what agents are told, what is stored, how a family ends."""
 
 import threading
+import time
 
 import pytest
 
@@ -8,7 +9,8 @@ from gligabao.errors import StoreError
 from gligabao.records import INTERRUPTED
 from gligabao.research.messenger import QueueMessenger
 from gligabao.simulator.replies import call, error, hang, text, tool_calls
-from tests.checker import check_run
+from tests.checker import check_database, check_run
+from tests.faulty import FailAt
 from tests.teams import (
     WAIT_SECONDS,
     Gate,
@@ -418,6 +420,63 @@ def test_a_sub_agent_that_cannot_be_recorded_is_a_tool_error_and_leaves_no_trace
     check_run(root)
 
 
+def test_no_sub_agent_can_be_started_while_the_database_is_away_and_the_agent_goes_on(world):
+    def lose_the_database(body):
+        world.db.meddle = FailAt(2, times=4)  # the first call is the state of the call that spawns
+        return tool_calls(spawn("alpha"))
+
+    play(world, "alpha", text("A."))
+    root = world.run(lose_the_database, tool_calls(spawn("alpha")), tool_calls(WAIT), text("Report."))
+    failed, *others = told(world, root["topic"])
+    assert failed.startswith('! sub-agent "alpha" could not be started: call ')
+    assert others[0].startswith('started sub-agent "alpha"')
+    assert root["status"] == "completed"
+    check_run(root)
+
+
+class NoThread:
+    """A meddler for the database: the thread of the next run that was recorded cannot be started, for real."""
+
+    def __init__(self):
+        self._inserted = self._done = False
+
+    def __call__(self, made):
+        self._inserted = self._inserted or made == "insert_run"
+        if self._inserted and made == "committed" and not self._done:
+            self._done = True
+            threading.stack_size(1 << 46)
+        else:
+            threading.stack_size(0)
+
+
+def test_a_sub_agent_without_a_thread_has_failed_and_the_agent_goes_on(world):
+    def use_up_the_threads(body):
+        world.db.meddle = NoThread()
+        return tool_calls(spawn("alpha"))
+
+    play(world, "beta", text("B."))
+    root = world.run(
+        use_up_the_threads,
+        tool_calls(call("wait_subagents", names=["alpha"])),
+        tool_calls(spawn("alpha"), spawn("beta")),
+        tool_calls(WAIT),
+        text("Report."),
+    )
+    alpha, beta = children(world, root["id"]).values()
+    cause = "the server could not start a thread for this research"
+    failed = f"## alpha (run {alpha['id']}): failed\n{cause}"
+    assert told(world, root["topic"]) == [
+        f'! sub-agent "alpha" could not be started: {cause}. Do its part yourself',
+        failed,
+        '! the name "alpha" is taken: you have alpha. Choose another',
+        started("beta", beta),
+        f"{failed}\n\n{ended(beta)}",
+    ]
+    assert end_of(alpha) == ("failed", "error", cause)
+    assert root["status"] == "completed"
+    check_run(alpha)
+
+
 def test_a_sub_agent_that_was_recorded_though_the_answer_was_lost_never_begins_and_ends_before_its_parent(world):
     def lose_the_answer(body):
         world.db.meddle = RefusedStarts("committed")
@@ -486,7 +545,11 @@ def end_by_failure(done):
     return error(400, message="nothing doing").after(done)
 
 
-def finish_stalled(world, gate, stalled, done):
+STOP_SECONDS = 8.0
+"""Far more than it takes, and less than any of the waits that are cut short."""
+
+
+def finish_stalled(gate, stalled, done):
     done.set()
     for sentinel in stalled.sentinels:
         join_research(sentinel)
@@ -503,11 +566,11 @@ def test_sub_agents_stop_with_their_parent_whatever_they_are_at(database_url, tm
     silence, done, gate = Silence(), threading.Event(), Gate(world)
     world.db.meddle = gate
     stalled = start_stalled(world, Stalls(world, silence, gate), depth=depth, last=last(done))
-    asked = world.simulator.received
+    asked, began = world.simulator.received, time.monotonic()
 
-    finish_stalled(world, gate, stalled, done)
+    finish_stalled(gate, stalled, done)
 
-    assert agents() == []
+    assert agents() == [] and time.monotonic() - began < STOP_SECONDS
     assert world.simulator.received == asked
     for run in all_runs(world):
         if run["parent_id"] is None:
@@ -527,14 +590,14 @@ def test_all_agents_stop_with_the_server_whatever_they_are_at(database_url, tmp_
     silence, gate = Silence(), Gate(world)
     world.db.meddle = gate
     stalled = start_stalled(world, Stalls(world, silence, gate), depth=depth, last=hang())
-    asked = world.simulator.received
+    asked, began = world.simulator.received, time.monotonic()
 
     world.services.manager.begin_stop()
     gate.open()
     for root in stalled.roots:
         join_research(root)
 
-    assert agents() == []
+    assert agents() == [] and time.monotonic() - began < STOP_SECONDS
     assert world.simulator.received == asked
     for run in all_runs(world):
         assert end_of(run) == ("failed", "interrupted", INTERRUPTED), run["name"]
@@ -601,11 +664,14 @@ def test_a_stop_of_the_server_does_not_wait_for_an_agent_that_cannot_be_woken(da
     assert messenger.stuck.wait(WAIT_SECONDS)
     (hurry := threading.Event()).set()
     world.services.close(hurry=hurry)
-    found = world.close()
-    assert {(run["error"], run["stop_reason"]) for run in found.runs} == {(INTERRUPTED, "interrupted")}
+    world.simulator.stop()
+    rows = check_database(database_url, started=world.started).runs
+    assert {(run["error"], run["stop_reason"]) for run in rows} == {(INTERRUPTED, "interrupted")}
     messenger.freed.set()
     for thread in agents():
         thread.join(WAIT_SECONDS)
+    assert agents() == []
+    assert check_database(database_url).runs == rows
 
 
 def test_what_ended_before_its_parent_stays_as_it_was(world):

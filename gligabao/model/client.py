@@ -110,6 +110,11 @@ class Model:
                 "no model key: set ANTHROPIC_API_KEY, or anthropic_api_key in gligabao.toml, and restart the server"
             )
 
+    def load(self, model: str) -> None:
+        """Load what the first call would have to wait for: half of the HTTP library, and the prices."""
+        self.open_http(lambda request: None).close()
+        self.prices.is_known(model)
+
     def connect(self, cancel: Cancel) -> "Connection":
         """Return a connection for one agent; close it when the agent ends."""
         self.require_key()

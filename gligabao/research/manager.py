@@ -29,6 +29,9 @@ class Manager:
         self._idle = threading.Condition(self._lock)
         self._researchers: dict[int, tuple[Researcher, threading.Thread]] = {}
         self._starting: set[object] = set()
+        self._doubtful = False
+        """A start failed, and may be stored all the same."""
+        self._looking = False
         self._stopping = False
         self._stop_began = 0.0
 
@@ -63,7 +66,7 @@ class Manager:
                 run = shared.runs.start_run(new, owner=shared.owner, max_working=shared.config.max_working_per_user)
                 self._launch(Member(run))
         except StoreError:
-            threading.Thread(target=self._end_lost_starts, name="lost-starts", daemon=True).start()
+            self._look_for_lost_starts()
             raise
         log.info("run %s started for user %s on %s", run.id, run.user_id, run.model)
         return run
@@ -123,7 +126,11 @@ class Manager:
         self.join(seconds, hurry)
         self._shared.closing.set()
         # Also when all agents have ended: the end of one may not have been stored.
-        left = self._shared.runs.interrupt_runs(owner=self._shared.owner, error=INTERRUPTED, at=now())
+        try:
+            left = self._shared.runs.interrupt_runs(owner=self._shared.owner, error=INTERRUPTED, at=now())
+        except StoreError as error:
+            log.error("runs may be left running, and the next start ends them: %s", error)
+            return
         if left:
             log.warning("ended %d runs whose agents did not stop in time", len(left))
 
@@ -146,6 +153,28 @@ class Manager:
             with self._lock:
                 self._starting.remove(place)
                 self._idle.notify_all()
+
+    def _look_for_lost_starts(self) -> None:
+        """Have a thread do so, one for all failed starts: there may be many while the database is away."""
+        with self._lock:
+            self._doubtful = True
+            if self._looking:
+                return
+            self._looking = True
+        try:
+            threading.Thread(target=self._look, name="lost-starts", daemon=True).start()
+        except RuntimeError:
+            log.warning("no thread could be started to look for lost starts: the next one, or the stop, ends them")
+            with self._lock:
+                self._looking = False
+
+    def _look(self) -> None:
+        while True:
+            with self._lock:
+                self._looking, self._doubtful = self._doubtful, False
+                if not self._looking:
+                    return
+            self._end_lost_starts()
 
     def _end_lost_starts(self) -> None:
         """End the runs that are stored as at work here but have no agent: the answer to their start was lost."""

@@ -16,7 +16,8 @@ import pytest
 import requests
 from psycopg import conninfo
 
-from gligabao.simulator.replies import text
+from gligabao.server import MASTER_PATIENCE_SECONDS
+from gligabao.simulator.replies import hang, text
 from gligabao.store.postgres import READ_SECONDS, WAIT_SECONDS, WRITE_SECONDS
 from tests import postgres
 from tests.faulty import FailAt
@@ -232,6 +233,29 @@ def _running(database_url: str) -> int:
     return int(row[0])
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stop_while_the_database_is_away(
+    postgres_url: str, proxy: Proxy, tmp_path: Path, figures: Callable[[str], None], way: str
+) -> None:
+    agents = 9
+    with Site(_through(proxy, postgres_url), tmp_path) as site:
+        site.serve()
+        site.simulator.play("hold", hang())
+        for number in range(agents):
+            assert site.post(f"u{number}", f"hold {number}").status_code == 202
+        assert site.simulator.wait_for_requests(agents)
+        WAYS[way](proxy)
+        code, seconds = site.stop(signal.SIGTERM)
+        assert code == 0
+        proxy.restore()
+        site.serve()
+        assert site.stop(signal.SIGTERM)[0] == 0
+        found = site.check(charges=None)
+    assert found.ends == {"interrupted": agents}
+    figures(f"exit code 0 after {seconds:.1f} s; {agents} runs ended by the next start")
+    assert seconds <= MASTER_PATIENCE_SECONDS + 2
+
+
 def test_all_connections_are_cut_again_and_again(
     postgres_url: str, proxy: Proxy, tmp_path: Path, figures: Callable[[str], None]
 ) -> None:
@@ -261,7 +285,8 @@ def test_postgres_itself_is_restarted(
     agents, down_seconds = 20, 15
     with TemporaryDirectory(prefix="gligabao-pg-") as folder:  # of a short name: it holds a Unix socket
         Path(folder).chmod(0o755)
-        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        (Path(folder) / "runtime").mkdir(mode=0o700)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", f"{folder}/runtime")
         data = Path(folder) / "data"
         url = f"postgresql:///postgres?host={data}&user=postgres"
         postmaster = _start_postgres(data, url)

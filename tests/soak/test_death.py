@@ -1,13 +1,17 @@
 """The server dies, or is told to stop, at every point of a research; and in the other ways in which servers end."""
 
+import itertools
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from gligabao.records import INTERRUPTED
+from gligabao.simulator import DEMO_TEAM_TOPIC
 from gligabao.simulator.replies import hang
 from tests.script import POINTS, Gate
 from tests.site import Site
@@ -84,6 +88,44 @@ def test_sigterm_at_every_transition(site: Site, figures: Callable[[str], None])
         f"{POINTS} researches stopped at a point each, {found.ends}, 0 left running, exit code 0, "
         f"longest {slowest:.2f} s"
     )
+
+
+def test_a_team_dies_and_is_stopped(site: Site, figures: Callable[[str], None]) -> None:
+    """A team of the simulated researcher, struck at one request after another, in turn with kill -9 and SIGTERM."""
+    strikes = itertools.cycle((signal.SIGKILL, signal.SIGTERM))
+    requests = _requests_of_a_team(site)
+    points = range(1, requests + 1, 2)
+    for point, number in zip(points, strikes, strict=False):
+        server = site.serve()
+        counter = itertools.count(1)
+        group = server.process.pid
+
+        def strike(point: int = point, number: int = number, counter: Any = counter, group: int = group) -> None:
+            if next(counter) == point:
+                os.killpg(group, number)
+
+        site.simulator.on_request = strike
+        site.start(topic=DEMO_TEAM_TOPIC)
+        assert (server.wait() == 0) == (number == signal.SIGTERM)
+        site.simulator.on_request = lambda: None
+    site.serve()
+    assert site.stop(signal.SIGTERM)[0] == 0
+    found = site.check(charges=None)
+    teams = Counter(run["parent_id"] is None for run in found.runs)
+    assert teams[True] == len(points) + 1 and teams[False] > len(points)
+    figures(
+        f"{len(points)} teams struck at every second of {requests} requests: {teams[True]} researches, {teams[False]} "
+        f"sub-agents, {found.ends}, none ended after its parent, 0 left running"
+    )
+
+
+def _requests_of_a_team(site: Site) -> int:
+    """Run a whole team, and return how many requests it makes."""
+    site.serve()
+    site.start(topic=DEMO_TEAM_TOPIC)
+    site.wait_until_idle()
+    assert site.stop(signal.SIGTERM)[0] == 0
+    return site.simulator.received
 
 
 STOPS = {

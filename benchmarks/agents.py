@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 from benchmarks.child import answer, arguments, run_child
 from benchmarks.databases import Databases
@@ -44,6 +44,7 @@ class Load:
 LOADS = (
     Load(200, 5),
     Load(200, 1),
+    Load(500, 5),
     Load(1000, 5),
     Load(1000, 5, "postgres"),
     Load(200, 5, page_bytes=LARGE_PAGE_BYTES),
@@ -130,7 +131,7 @@ def measure(databases: Databases, loads: tuple[Load, ...]) -> Report:
             rows.append(_row(load, found))
             report.bars += _bars(load, found) if load.page_bytes < LARGE_PAGE_BYTES else []
     columns = ("agents", "model s", "database", "page KB", "faults", "model calls", "states stored")
-    columns += ("CPU ms/step", "of it system", "late ms/step p50", "p99")
+    columns += ("CPU ms/step", "of it system", "steps/s asked", "steps/s", "late ms/step p50", "p99")
     columns += ("base MB", "peak MB", "KB/agent", "model late ms")
     title = f"Agents at once, {STEPS} steps each; late is how much longer a step took than the model's own time"
     report.tables.append(Table(title, columns, rows))
@@ -169,6 +170,7 @@ def _row(load: Load, found: dict) -> list[Cell]:
         "; ".join(_faults(load, found)) or "none",
         *(found["model"]["calls"], found["states"]),
         *(cpu_seconds * 1000 / calls, found["system_seconds"] * 1000 / calls),
+        *(load.agents / load.latency_seconds, load.agents * (load.steps - 1) / mean(found["work_seconds"])),
         *(median(late_ms), percentile(late_ms, 0.99), found["base_mb"], found["peak_mb"]),
         *((found["peak_mb"] - found["base_mb"]) * 1024 / load.agents, found["model"]["late_ms"]),
     ]

@@ -131,8 +131,14 @@ class Watchdog:
             self._live.add(key)
             heapq.heappush(self._due, (time.monotonic() + seconds, key, wake))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    # No thread to be had now: this deadline is refused, and the next one tries again.
+                    self._live.discard(key)
+                    raise
+                self._thread = thread
             elif self._due[0][1] == key:
                 self._changed.notify()
             self._sweep()
@@ -162,8 +168,11 @@ class Watchdog:
 
 
 def _call(wake: Wake) -> None:
-    # A waker shuts a socket that its owner may be closing at this moment: an error is no news to anyone.
+    # A waker shuts a socket that its owner may be closing at this moment: an OSError is no news to anyone. No other
+    # error either may keep those that come after from being woken, or end the thread of the watchdog.
     try:
         wake()
     except OSError:
         log.debug("a waker failed", exc_info=True)
+    except Exception:
+        log.exception("a waker failed")

@@ -91,6 +91,9 @@ class Cancelled(GligabaoError):
 class ModelError(GligabaoError):
     """A model call failed for good, after the retries that were worth making."""
 
+    is_refusal_of_request = False
+    """The server would not have this request as it was (400 or 422)."""
+
 
 class PromptTooLong(ModelError):
     """The conversation does not fit the model's context window. Sending it again unchanged is useless."""

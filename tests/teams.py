@@ -81,6 +81,13 @@ def agents() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("research-")]
 
 
+def join_agents(*run_ids: int) -> None:
+    """Wait until the agents of these runs (none given: all) do nothing any more."""
+    names = {f"research-{run_id}" for run_id in run_ids}
+    # Not joined one by one: the thread of a sub-agent may be seen in the moment before it is started.
+    wait_until(lambda: not any(not names or thread.name in names for thread in agents()), "the end of agents", 90)
+
+
 def end_of(run: dict[str, Any]) -> tuple[str, str, str]:
     """Return how a run ended: its status, stop reason and error."""
     return run["status"], run["stop_reason"], run["error"]

@@ -15,13 +15,14 @@ from tests.teams import (
     bare,
     between_markers,
     children,
+    join_agents,
     spawn,
     task_of,
     told,
     wait_for_child,
     wait_until,
 )
-from tests.world import World, join_research, shape
+from tests.world import World, shape
 
 WAIT = call("wait_subagents")
 
@@ -396,6 +397,105 @@ def test_another_message_system_can_take_the_place_of_the_queues(database_url, t
     world.close()
 
 
+class MeddledMessenger(QueueMessenger):
+    """The queues, with a function that is told each call just before it is made, and may wait or raise."""
+
+    def __init__(self, meddle):
+        super().__init__()
+        self._meddle = meddle
+
+    def open(self, run_id):
+        self._meddle("open")
+        super().open(run_id)
+
+    def close(self, run_id):
+        self._meddle("close")
+        super().close(run_id)
+
+    def send(self, message):
+        self._meddle("send")
+        super().send(message)
+
+    def receive(self, run_id, *, wait_seconds, cancel):
+        self._meddle("receive")
+        return super().receive(run_id, wait_seconds=wait_seconds, cancel=cancel)
+
+
+def failing(*calls):
+    """Have these calls of a message system fail."""
+
+    def meddle(made):
+        if made in calls:
+            raise OSError("no broker")
+
+    return meddle
+
+
+@pytest.mark.parametrize("broken", [("open",), ("open", "close", "send", "receive")], ids=["at times", "altogether"])
+def test_a_message_system_that_cannot_make_an_inbox_costs_one_sub_agent_and_no_more(database_url, tmp_path, broken):
+    world = World(database_url, tmp_path, messenger=MeddledMessenger(failing(*broken)))
+    root = world.run(tool_calls(spawn("alpha")), tool_calls(WAIT), text("Report."))
+    alpha = children(world, root["id"])["alpha"]
+    cause = "the message system failed"
+    assert told(world, root["topic"]) == [
+        f'! sub-agent "alpha" could not be started: {cause}. Do its part yourself',
+        f"## alpha (run {alpha['id']}): failed\n{cause}",
+    ]
+    assert (alpha["status"], alpha["stop_reason"], alpha["error"]) == ("failed", "error", cause)
+    assert root["status"] == "completed"
+    world.close()
+
+
+@pytest.mark.parametrize("made", ["send", "receive"])
+def test_a_message_system_that_fails_is_a_tool_error(database_url, tmp_path, made):
+    world = World(database_url, tmp_path, messenger=MeddledMessenger(failing(made)))
+    play(world, "alpha", tool_calls(write("beta", "hello") if made == "send" else READ), text("By alpha."))
+    play(world, "beta", hang())
+    root = world.run(
+        tool_calls(spawn("beta"), spawn("alpha")), tool_calls(call("wait_subagents", names=["alpha"])), text("Report.")
+    )
+    tool = "send_message" if made == "send" else "read_messages"
+    assert told(world, task_of("alpha")) == [
+        f"! {tool} failed: a fault of this server, not of your call. Try something else"
+    ]
+    assert children(world, root["id"])["alpha"]["report"] == "By alpha."
+    world.close()
+
+
+def test_an_inbox_that_cannot_be_closed_costs_no_report(database_url, tmp_path):
+    world = World(database_url, tmp_path, messenger=MeddledMessenger(failing("close")))
+    play(world, "alpha", text("By alpha."))
+    root = world.run(tool_calls(spawn("alpha")), tool_calls(WAIT), text("Report."))
+    assert root["report"] == "Report."
+    assert children(world, root["id"])["alpha"]["report"] == "By alpha."
+    world.close()
+
+
+def test_a_sibling_is_not_there_before_it_can_be_written_to(database_url, tmp_path):
+    opened, opening, tried = [], threading.Event(), threading.Event()
+
+    def meddle(made):
+        if made == "open":
+            opened.append(made)
+            if len(opened) == 2:
+                opening.set()
+                assert tried.wait(WAIT_SECONDS)
+
+    world = World(database_url, tmp_path, messenger=MeddledMessenger(meddle))
+    play(
+        world,
+        "alpha",
+        tool_calls(write("beta", "too early")).after(opening),
+        announcing(tried, tool_calls(call("read_messages", wait_seconds=60))),
+        text("By alpha."),
+    )
+    play(world, "beta", tool_calls(write("alpha", "here")), text("By beta."))
+    root = world.run(tool_calls(spawn("alpha"), spawn("beta")), tool_calls(WAIT), text("Report."))
+    assert told(world, task_of("alpha"))[0] == '! no sibling "beta": you have none now'
+    assert root["status"] == "completed"
+    world.close()
+
+
 def test_a_list_shows_siblings_as_they_are_at_that_moment(world):
     listed, beta_works, all_ended = (threading.Event() for _ in range(3))
     play(
@@ -420,8 +520,7 @@ def test_a_list_shows_siblings_as_they_are_at_that_moment(world):
     beta_works.set()
     wait_until(lambda: len(told(world, task_of("alpha"))) == 2)
     beta_ends.set()
-    for name in ("beta", "gamma"):
-        join_research(wait_for_child(world, run_id, name)["id"])
+    join_agents(*[wait_for_child(world, run_id, name)["id"] for name in ("beta", "gamma")])
     all_ended.set()
     world.finish(run_id)
     assert told(world, task_of("alpha")) == [
@@ -477,6 +576,7 @@ BAD_MESSAGES = [
     (write("beta", "to one that has ended"), '"beta" has ended: your message was not delivered'),
     (write("gamma", ""), f"send_message: {TEXT}. {SEND_INPUT}"),
     (write("gamma", " \n"), f"send_message: {TEXT}. {SEND_INPUT}"),
+    (write("gamma", "a\0b"), f"send_message: {TEXT}. {SEND_INPUT}"),
     (write("gamma", "x" * 10_001), f"send_message: {TEXT}. {SEND_INPUT}"),
     (write("gamma", 7), f"send_message: {TEXT}. {SEND_INPUT}"),
     (write(["gamma"], "hello"), f'send_message: "to" Input should be a valid string. {SEND_INPUT}'),
@@ -489,7 +589,8 @@ BAD_MESSAGES = [
     (call("list_siblings", all=True), 'list_siblings: "all" is not a field of this tool. Its input is {}'),
     (call("read_messages", wait_seconds=-1), f"read_messages: {SECONDS}. {READ_INPUT}"),
     (call("read_messages", wait_seconds=61), f"read_messages: {SECONDS}. {READ_INPUT}"),
-    (call("read_messages", wait_seconds="soon"), f"read_messages: {SECONDS}. {READ_INPUT}"),
+    (call("read_messages", wait_seconds="5"), f"read_messages: {SECONDS}. {READ_INPUT}"),
+    (call("read_messages", wait_seconds=True), f"read_messages: {SECONDS}. {READ_INPUT}"),
     (call("read_messages", wait_seconds=None), f"read_messages: {SECONDS}. {READ_INPUT}"),
     (call("read_messages", wait_seconds=0.5), f"read_messages: {SECONDS}. {READ_INPUT}"),
     (
@@ -521,7 +622,7 @@ def test_a_call_that_delivers_nothing_is_told_what_was_wrong(world):
     run_id = world.start(tool_calls(*map(spawn, ("alpha", "beta", "gamma"))), tool_calls(WAIT), text("Report."))
     for name, child in (("alpha", "alpha-1"), ("gamma", "gamma-1")):
         wait_for_child(world, wait_for_child(world, run_id, name)["id"], child)
-    join_research(wait_for_child(world, run_id, "beta")["id"])
+    join_agents(wait_for_child(world, run_id, "beta")["id"])
     ready.set()
     root = world.finish(run_id)
     assert told(world, task_of("alpha"))[1:] == [f"! {fault}" for _, fault in BAD_MESSAGES]

@@ -1,8 +1,10 @@
 """The model client against the simulated Messages API: retries, wake-ups, odd answers, what it counts."""
 
+import socket
 import threading
 from decimal import Decimal
 
+import httpx2
 import pytest
 
 from gligabao.cancel import Cancel, Watchdog
@@ -11,6 +13,7 @@ from gligabao.errors import Cancelled, ModelError, ModelRefused, PromptTooLong, 
 from gligabao.logs import keep_secret
 from gligabao.model.client import Model, Request, Retrying, least_thinking
 from gligabao.model.conversation import Conversation
+from gligabao.model.line import Line
 from gligabao.model.prices import Prices
 from gligabao.model.reply import RawUsage
 from gligabao.simulator import Simulator, replies
@@ -266,7 +269,7 @@ def test_one_connection_is_kept_for_all_calls(connect, simulator):
     ports = set()
     for _ in range(3):
         connection.ask(request("x"), FakeObserver())
-        ports.add(connection._line._socket.getsockname())
+        ports.add(connection._line._twin.getsockname())
     assert len(ports) == 1
 
 
@@ -349,3 +352,66 @@ def test_a_redirect_is_not_followed(connect, simulator):
         with pytest.raises(ModelError, match="redirected to another address"):
             connect().ask(request("moved"), FakeObserver())
         assert elsewhere.received == 0
+
+
+@pytest.fixture
+def deaf():
+    """The URL of a host that answers no connection: nobody accepts, and the queue of its listener is full."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as listener:
+        waiting = [socket.socket() for _ in range(8)]
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(listener.getsockname())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        for one in waiting:
+            one.close()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_stop_wakes_a_call_that_is_still_connecting(connect, deaf, scheme):
+    cancel = Cancel()
+    connection = connect(cancel, base_url=deaf.replace("http", scheme))
+    connection._line._connect_seconds = 3600
+    stopped = threading.Event()
+
+    def ask():
+        with pytest.raises(Cancelled):
+            connection.ask(request("x"), FakeObserver())
+        stopped.set()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    # There is nothing to wait on between the start and the connect; the stop must work on either side of it.
+    threading.Event().wait(0.2)
+    cancel.set("by the user")
+    assert stopped.wait(60)
+    thread.join(10)
+
+
+def test_a_host_that_cannot_be_reached_is_tried_again_and_told(connect):
+    observer = FakeObserver()
+    retrying = Retrying(retries=1, first_wait_seconds=0.001)
+    with pytest.raises(ModelError, match="connection failed"):
+        connect(base_url="http://127.0.0.1:1", retrying=retrying).ask(request("x"), observer)
+    assert observer.lines == ["connection failed, retry 1 of 1"]
+    with pytest.raises(ModelError, match=r"nowhere\.invalid: the host name could not be resolved"):
+        connect(base_url="http://nowhere.invalid", retrying=retrying).ask(request("x"), observer)
+
+
+def test_the_http_library_is_the_one_whose_private_parts_were_read():
+    assert httpx2.__version__.startswith("2.16.")
+    client = httpx2.Client()
+    line = Line(Cancel())
+    line.carry(client)
+    assert client._transport._pool._network_backend is line
+    client.close()
+
+
+def test_connections_through_a_proxy_can_be_cut_too(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    client = httpx2.Client()
+    line = Line(Cancel())
+    line.carry(client)
+    pools = [transport._pool for transport in client._mounts.values() if transport is not None]
+    assert pools and all(pool._network_backend is line for pool in pools)
+    client.close()

@@ -115,7 +115,8 @@ def test_a_sub_agent_is_told_its_name_its_reason_and_whether_it_may_spawn(prompt
 
     for may_spawn in (True, False):
         told = system(may_spawn=may_spawn)
-        assert 'started you as "alpha", for this reason: <{{ 7 * 7 }} & {% if %}>\n' in told
+        (line,) = [line for line in told.split("\n") if '"alpha"' in line]
+        assert "<{{ 7 * 7 }} & {% if %}>" in line
         assert ("You cannot start sub-agents of your own." in told) is not may_spawn
 
 
@@ -221,6 +222,11 @@ def test_text_between_markers_is_to_the_letter():
     for words in ("plain", "", "  \n\tÜ\r\n", "[untrusted 0123456789abcdef]", "[untrusted ...]", "]\n["):
         marker = Marker()
         assert marker.wrap(words) == f"{marker.line}\n{words}\n{marker.line}"
+
+
+def test_half_a_character_which_the_api_refuses_is_left_out():
+    marker = Marker()
+    assert marker.wrap("one \ud83d two \U0001f30a") == f"{marker.line}\none  two \U0001f30a\n{marker.line}"
 
 
 def test_each_run_has_a_marker_of_its_own_that_stays():

@@ -6,10 +6,12 @@ import time
 import pytest
 
 from gligabao.errors import StoreError
-from gligabao.records import INTERRUPTED
+from gligabao.records import INTERRUPTED, StopReason, now
 from gligabao.research.messenger import QueueMessenger
+from gligabao.research.researcher import FAULT
+from gligabao.research.team import LOST_START, PARENT_ENDED
 from gligabao.simulator.replies import call, error, hang, text, tool_calls
-from tests.checker import check_database, check_run
+from tests.checker import check_database, check_run, read_rows
 from tests.faulty import FailAt
 from tests.teams import (
     WAIT_SECONDS,
@@ -20,6 +22,7 @@ from tests.teams import (
     between_markers,
     children,
     end_of,
+    join_agents,
     open_files,
     results_in,
     spawn,
@@ -29,9 +32,8 @@ from tests.teams import (
     wait_for_child,
     wait_until,
 )
-from tests.world import World, join_research, shape
+from tests.world import World, shape
 
-PARENT_ENDED = "cancelled: the agent that spawned it ended"
 WAIT = call("wait_subagents")
 BACKGROUND = "it works in the background, and wait_subagents returns its report"
 
@@ -165,16 +167,19 @@ def test_reports_come_in_the_order_asked_for_else_in_that_of_spawning(world):
         call("wait_subagents", names=["gamma", "beta"]),
         call("wait_subagents", names=[]),
         call("wait_subagents", names=["alpha", "alpha"]),
+        call("wait_subagents", names=None),
         call("wait_subagents"),
     ]
     root = world.run(tool_calls(*map(spawn, ("beta", "alpha", "gamma"))), tool_calls(*asked), text("Report."))
     reports = {name: ended(run) for name, run in children(world, root["id"]).items()}
-    orders = [("gamma", "beta"), ("beta", "alpha", "gamma"), ("alpha",), ("beta", "alpha", "gamma")]
+    everyone = ("beta", "alpha", "gamma")
+    orders = [("gamma", "beta"), everyone, ("alpha",), everyone, everyone]
     assert told(world, root["topic"])[3:] == ["\n\n".join(reports[name] for name in order) for order in orders]
     assert [line for line in shape(root) if "waiting" in line] == [
         "2 waiting gamma, beta",
         "2 waiting beta, alpha, gamma",
         "2 waiting alpha, alpha",
+        "2 waiting beta, alpha, gamma",
         "2 waiting beta, alpha, gamma",
     ]
 
@@ -212,6 +217,15 @@ def test_a_report_comes_to_the_letter_and_cannot_leave_its_markers(world):
     assert lines[0] == f"## alpha (run {children(world, root['id'])['alpha']['id']}): completed"
 
 
+def test_a_report_with_half_a_character_does_not_fail_the_parent(world):
+    play(world, "alpha", text("Half \ud83d of a pair, and a whole \U0001f30a."))
+    root = world.run(tool_calls(spawn("alpha")), tool_calls(WAIT), text("Report."))
+    alpha = children(world, root["id"])["alpha"]
+    assert alpha["report"] == "Half  of a pair, and a whole \U0001f30a."
+    assert told(world, root["topic"])[1] == ended(alpha)
+    assert root["status"] == "completed"
+
+
 # --- errors of spawning and waiting
 
 NAME = '"name" must be 1 to 40 letters, digits, - or _'
@@ -236,9 +250,11 @@ BAD_SPAWNS = [
     (spawn("new", reason=None), REASON),
     (spawn("new", reason=""), REASON),
     (spawn("new", reason=" \n\t"), REASON),
+    (spawn("new", reason="\0"), REASON),
     (spawn("new", reason="r" * 301), REASON),
     (spawn("new", task=["a", "list"]), TASK),
     (spawn("new", task=" "), TASK),
+    (spawn("new", task="a\0b"), TASK),
     (spawn("new", task="t" * 2001), TASK),
     (spawn("new", max_steps=0), STEPS),
     (spawn("new", max_steps=41), STEPS),
@@ -280,7 +296,8 @@ def test_a_reason_is_shown_in_one_line_and_stored_as_it_was_given(world):
     assert shape(root)[2] == "1 spawning alpha: Two lines."
     assert children(world, root["id"])["alpha"]["reason"] == " Two\nlines. "
     (request,) = [request for request in world.simulator.requests if request.topic == task_of("alpha")]
-    assert 'started you as "alpha", for this reason: Two lines.\n' in request.body["system"]
+    (line,) = [line for line in request.body["system"].split("\n") if '"alpha"' in line]
+    assert "Two lines." in line
 
 
 def test_a_name_can_be_used_again_elsewhere_in_the_tree_but_not_by_its_agent(world):
@@ -369,7 +386,7 @@ def test_waiting_that_cannot_be_is_told_what_there_is(world):
     assert results[3:] == [
         '! no sub-agent "gamma": you have alpha, beta',
         '! no sub-agent "gamma": you have alpha, beta',
-        '! wait_subagents: "names" Input should be a valid list. Its input is {"names": "..."}',
+        '! wait_subagents: "names" must be a list of names of your sub-agents. Its input is {"names": "..."}',
         '! wait_subagents: "names.0" Input should be a valid string. Its input is {"names": "..."}',
         '! wait_subagents: "name" is not a field of this tool. Its input is {"names": "..."}',
     ]
@@ -485,20 +502,38 @@ def test_a_sub_agent_that_was_recorded_though_the_answer_was_lost_never_begins_a
     play(world, "beta", text("B."))
     root = world.run(lose_the_answer, tool_calls(spawn("alpha"), spawn("beta")), tool_calls(WAIT), text("Report."))
     alpha, beta = children(world, root["id"]).values()
-    failed = '! sub-agent "alpha" could not be started: '
     assert told(world, root["topic"]) == [
-        f"{failed}the database cannot be reached",
-        f'{failed}there is a sub-agent "alpha" already: choose another name',
+        '! sub-agent "alpha" could not be started: the database cannot be reached',
+        '! the name "alpha" is taken: you have alpha. Choose another',
         started("beta", beta),
-        ended(beta),
+        f"## alpha (run {alpha['id']}): failed\n{LOST_START}\n\n{ended(beta)}",
     ]
-    assert (alpha["status"], alpha["stop_reason"], shape(alpha)[0]) == (
-        "failed",
-        "error",
-        "0 starting ! " + alpha["error"],
-    )
+    assert end_of(alpha) == ("failed", "error", LOST_START)
+    assert shape(alpha) == [f"0 starting ! {LOST_START}", f"0 failed ! {LOST_START}"]
     assert not [request for request in world.simulator.requests if request.topic == task_of("alpha")]
     assert root["status"] == "completed"
+
+
+def test_an_agent_whose_run_was_ended_by_someone_else_starts_no_sub_agent(world):
+    begun, run_ids = [], []
+
+    def meddle(made):
+        # What the agent writes: that it thinks, that it spawns, and then the sub-agent.
+        if made == "begin" and threading.current_thread().name.startswith("research-"):
+            begun.append(made)
+            if len(begun) == 3:
+                world.db.meddle = lambda made: None
+                (run,) = read_rows(world.config.database_url)[0]
+                run_ids.append(run["id"])
+                ending = {"error": "ended from outside", "stop_reason": StopReason.CANCELLED, "at": now()}
+                world.services.runs.end_subtree(run["id"], owner=run["owner"], **ending)
+
+    world.db.meddle = meddle
+    root = world.run(tool_calls(spawn("alpha")), text("Report."))
+    assert run_ids == [root["id"]]
+    assert end_of(root) == ("failed", "cancelled", "ended from outside")
+    assert children(world, root["id"]) == {}
+    assert world.simulator.received == 1
 
 
 # --- at the same instant
@@ -551,11 +586,9 @@ STOP_SECONDS = 8.0
 
 def finish_stalled(gate, stalled, done):
     done.set()
-    for sentinel in stalled.sentinels:
-        join_research(sentinel)
+    join_agents(*stalled.sentinels)
     gate.open()
-    for root in stalled.roots:
-        join_research(root)
+    join_agents()
 
 
 @pytest.mark.parametrize("last", [end_by_report, end_by_failure])
@@ -570,7 +603,7 @@ def test_sub_agents_stop_with_their_parent_whatever_they_are_at(database_url, tm
 
     finish_stalled(gate, stalled, done)
 
-    assert agents() == [] and time.monotonic() - began < STOP_SECONDS
+    assert time.monotonic() - began < STOP_SECONDS
     assert world.simulator.received == asked
     for run in all_runs(world):
         if run["parent_id"] is None:
@@ -589,15 +622,14 @@ def test_all_agents_stop_with_the_server_whatever_they_are_at(database_url, tmp_
     world = World(database_url, tmp_path, fetch_allow=["127.0.0.1"])
     silence, gate = Silence(), Gate(world)
     world.db.meddle = gate
-    stalled = start_stalled(world, Stalls(world, silence, gate), depth=depth, last=hang())
+    start_stalled(world, Stalls(world, silence, gate), depth=depth, last=hang())
     asked, began = world.simulator.received, time.monotonic()
 
     world.services.manager.begin_stop()
     gate.open()
-    for root in stalled.roots:
-        join_research(root)
+    join_agents()
 
-    assert agents() == [] and time.monotonic() - began < STOP_SECONDS
+    assert time.monotonic() - began < STOP_SECONDS
     assert world.simulator.received == asked
     for run in all_runs(world):
         assert end_of(run) == ("failed", "interrupted", INTERRUPTED), run["name"]
@@ -605,6 +637,79 @@ def test_all_agents_stop_with_the_server_whatever_they_are_at(database_url, tmp_
     silence.close()
     world.close()
     wait_until(lambda: (threading.active_count(), open_files()) <= (threads, files), "the end of threads and files")
+
+
+def test_the_end_of_a_parent_is_stored_after_those_of_its_sub_agents_however_long_they_take(world, monkeypatch, caplog):
+    """A database that is slow is waited for; an agent that waits for it is not stuck."""
+    monkeypatch.setattr("gligabao.research.team.STUCK_SECONDS", 0.2)
+    done, release = threading.Event(), threading.Event()
+    names, ends = ["beta", "alpha"], []
+    for name in names:
+        play(world, name, hang())
+    run_id = world.start(tool_calls(*map(spawn, names)), text("Report.").after(done))
+    slow = wait_for_child(world, run_id, "alpha")["id"]
+
+    def meddle(made):
+        agent = threading.current_thread().name
+        if made == "begin" and agent == f"research-{slow}" and done.is_set():
+            threading.Timer(1.0, release.set).start()
+            assert release.wait(WAIT_SECONDS)
+        if made == "end_run":
+            ends.append(int(agent.removeprefix("research-")))
+
+    world.db.meddle = meddle
+    assert world.simulator.wait_for_requests(4)
+    done.set()
+    root = world.finish(run_id)
+    assert ends[-2:] == [slow, run_id]
+    assert "stuck" not in caplog.text
+    assert {run["finished_at"] <= root["finished_at"] for run in children(world, run_id).values()} == {True}
+
+
+def test_a_fault_in_storing_the_end_of_a_sub_agent_leaves_nobody_at_work_or_waiting(world):
+    faults = []
+
+    def meddle(made):
+        if made == "end_run" and not faults:
+            faults.append(made)
+            raise RuntimeError("a bug")
+
+    play(world, "inner", hang())
+    play(world, "alpha", tool_calls(spawn("inner")), text("By alpha."))
+    play(world, "beta", text("By beta."))
+    # The first to end is the one below alpha, which is stopped.
+    world.db.meddle = meddle
+    root = world.run(
+        tool_calls(spawn("alpha")), tool_calls(WAIT), tool_calls(spawn("beta")), tool_calls(WAIT), text("R.")
+    )
+    alpha, beta = children(world, root["id"]).values()
+    inner = children(world, alpha["id"])["inner"]
+    assert end_of(inner) == ("failed", "error", FAULT)
+    assert {run["status"] for run in (root, alpha, beta)} == {"completed"}
+    for run in (root, alpha, beta, inner):
+        check_run(run)
+
+
+@pytest.mark.parametrize("who", ["a root", "a sub-agent"])
+def test_an_agent_that_is_started_in_the_moment_of_the_stop_makes_no_call(database_url, tmp_path, who):
+    world = World(database_url, tmp_path)
+    inserts, stops = [], []
+
+    def meddle(made):
+        if made == "insert_run":
+            inserts.append(made)
+        if made == "committed" and len(inserts) == (1 if who == "a root" else 2) and not stops:
+            stops.append(made)
+            world.services.manager.begin_stop()
+
+    world.db.meddle = meddle
+    run_id = world.start(tool_calls(spawn("alpha")))
+    join_agents()
+    world.services.close()
+    world.simulator.stop()
+    rows = check_database(database_url, started=[run_id]).runs
+    assert [run["error"] for run in rows] == [INTERRUPTED] * len(inserts)
+    assert world.simulator.received == len(inserts) - 1
 
 
 class StuckMessenger(QueueMessenger):
@@ -645,10 +750,9 @@ def test_a_sub_agent_that_cannot_be_woken_is_ended_by_its_parent_and_writes_no_m
     assert shape(deaf)[-2:] == [f"1 waiting a message, up to 60 s ! {PARENT_ENDED}", f"0 failed ! {PARENT_ENDED}"]
     assert f"run {deaf['id']} was cancelled and its agent is stuck" in caplog.text
 
-    (thread,) = agents()
+    assert len(agents()) == 1
     messenger.freed.set()
-    thread.join(WAIT_SECONDS)
-    assert agents() == []
+    join_agents()
     assert world.get(deaf["id"]) == deaf
     assert f"run {deaf['id']} had been ended before its agent did" in caplog.text
     assert world.simulator.received == asked
@@ -668,9 +772,7 @@ def test_a_stop_of_the_server_does_not_wait_for_an_agent_that_cannot_be_woken(da
     rows = check_database(database_url, started=world.started).runs
     assert {(run["error"], run["stop_reason"]) for run in rows} == {(INTERRUPTED, "interrupted")}
     messenger.freed.set()
-    for thread in agents():
-        thread.join(WAIT_SECONDS)
-    assert agents() == []
+    join_agents()
     assert check_database(database_url).runs == rows
 
 
@@ -681,8 +783,7 @@ def test_what_ended_before_its_parent_stays_as_it_was(world):
     play(world, "gamma", hang())
     run_id = world.start(tool_calls(*map(spawn, ("alpha", "beta", "gamma"))), error(400).after(done))
     before = [wait_for_child(world, run_id, name)["id"] for name in ("alpha", "beta")]
-    for child in before:
-        join_research(child)
+    join_agents(*before)
     ended_before = [world.get(child) for child in before]
     done.set()
     assert world.finish(run_id)["stop_reason"] == "error"

@@ -18,12 +18,15 @@ from gligabao.agent.tools.team import Ended, Received, Sibling
 from gligabao.errors import Conflict, StoreError, ToolError, Unavailable
 from gligabao.records import INTERRUPTED, Ending, Run, StateName, Status, StopReason, now
 from gligabao.research.messenger import QueueMessenger
-from gligabao.research.team import PARENT_ENDED, Member, Siblings, Subagents
+from gligabao.research.team import LOST_START, PARENT_ENDED, Member, Siblings, Subagents
 from tests.teams import WAIT_SECONDS
 
 NAMES = ["a", "b", "c", "d", "e", "f", "g"]
 COMPLETED = Ending(Status.COMPLETED, StopReason.ANSWERED, report="The report.")
 FAILED = Ending(Status.FAILED, StopReason.ERROR, error="it broke")
+LOST = Ending(Status.FAILED, StopReason.ERROR, error=LOST_START)
+ANSWER_LOST = StoreError("the answer was lost")
+"""Refuses a start that is stored all the same."""
 
 
 def new_run(run_id, *, parent_id=None, name="", reason=""):
@@ -59,6 +62,8 @@ class Office:
         self.refuse = None
         """The error that the next start meets."""
         self.agents = {}
+        self.lost = {}
+        """The runs that were stored though their start was refused."""
         self.ended = []
         """The ids of the agents that ended, in that order."""
         self._lock = threading.Lock()
@@ -69,18 +74,26 @@ class Office:
 
     def start(self, parent, *, name, reason, task, max_steps):
         refusal, self.refuse = self.refuse, None
-        if refusal:
+        if refusal and refusal is not ANSWER_LOST:
             raise refusal
         with self._lock:
             run_id = next(self._ids)
-        member = Member(new_run(run_id, parent_id=parent.run.id, name=name, reason=reason), parent=parent)
+        run = new_run(run_id, parent_id=parent.run.id, name=name, reason=reason)
+        if refusal:
+            self.lost[run_id] = run
+            raise refusal
+        member = Member(run, parent=parent)
         self.messenger.open(run_id)
         parent.add(member)
         self._employ(member)
         return member
 
     def end_runs(self, run_id, *, error):
-        raise AssertionError(f"run {run_id} was given up, though no agent is ever stuck here")
+        assert run_id in self.lost and error == LOST_START, "no agent is ever stuck here"
+        return now()
+
+    def find_lost(self, member):
+        return [run for run in self.lost.values() if run.parent_id == member.run.id and run.name not in member.children]
 
     def _employ(self, member):
         agent = Agent(self, member)
@@ -95,7 +108,7 @@ class Agent:
     def __init__(self, office, member):
         self.member = member
         self.id = member.run.id
-        self.subagents = Subagents(member, start=office.start, end_runs=office.end_runs)
+        self.subagents = Subagents(member, start=office.start, end_runs=office.end_runs, find_lost=office.find_lost)
         self.siblings = Siblings(member, office.messenger) if member.parent else None
         self._office = office
         self._waking = member.cancel.waking(self._stop)
@@ -376,3 +389,17 @@ def try_to_spawn(team, name):
     except ToolError:
         return False
     return True
+
+
+def test_a_start_whose_answer_was_lost_counts_once_it_is_found():
+    office = Office()
+    root = office.start_root()
+    office.refuse = ANSWER_LOST
+    assert not try_to_spawn(root.subagents, "s0")
+    assert root.subagents.is_in_doubt and root.subagents.names() == []
+    assert not try_to_spawn(root.subagents, "s0")
+    assert root.subagents.names() == ["s0"] and not root.subagents.is_in_doubt
+    assert [ended.error for ended in root.subagents.wait([])] == [LOST.error]
+    assert [try_to_spawn(root.subagents, f"s{number}") for number in range(1, 6)] == [True] * 4 + [False]
+    assert root.member.tree.spawned == 5
+    root.end(COMPLETED)

@@ -16,6 +16,8 @@ class Marker:
 
     def wrap(self, text: str) -> str:
         """Return the text between two marker lines."""
+        # Half a surrogate pair, from a report that was cut there: the API refuses every request that has one.
+        text = text.encode("utf-8", "ignore").decode("utf-8")
         # Nobody outside can know the value, but a page may echo what a model put into an address. Something is put in
         # its place: what stood around it must not close up to another one.
         return f"{self.line}\n{text.replace(self._value, '(left out)')}\n{self.line}"

@@ -7,7 +7,7 @@ the output limit, came back empty, or called tools that it could not call any mo
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gligabao.errors import ModelError
+from gligabao.errors import ModelError, PromptTooLong
 from gligabao.model.conversation import Block, Conversation, Tools
 from gligabao.model.reply import Reply, ToolCall
 
@@ -47,7 +47,7 @@ def take_turn(conversation: Conversation, ask: Ask, *, last: bool) -> Answer:
     asked_again = False
     continuations = 0
     while True:
-        reply = ask(tools)
+        reply = _ask(ask, tools)
         if reply.tool_calls and not last:
             return Answer(reply.text, reply.tool_calls, sendable(reply.content))
         if reply.tool_calls:
@@ -74,6 +74,18 @@ def take_turn(conversation: Conversation, ask: Ask, *, last: bool) -> Answer:
         else:
             break
     return _report(text if text.strip() else fallback, reply)
+
+
+def _ask(ask: Ask, tools: Tools) -> Reply:
+    try:
+        return ask(tools)
+    except PromptTooLong:
+        raise
+    except ModelError as error:
+        # A server that lets a listed tool be called in spite of `none` may all the same want tools in the request.
+        if tools is not Tools.ABSENT or not error.is_refusal_of_request:
+            raise
+        return ask(Tools.LISTED)
 
 
 def sendable(content: list[Block]) -> list[Block]:

@@ -9,11 +9,10 @@ by cancelling even when the server never answers.
 import json
 import logging
 import random
-import socket
 import ssl
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,14 +24,13 @@ from gligabao.errors import ModelError, ModelRefused, Unavailable
 from gligabao.logs import redact
 from gligabao.model.conversation import Block, Conversation, Tools
 from gligabao.model.failures import Failure, from_sdk
+from gligabao.model.line import CONNECT_SECONDS, Line
 from gligabao.model.prices import Prices
 from gligabao.model.reply import MalformedAnswer, Reply, parse_reply, parse_usage
 from gligabao.records import Usage
 
 log = logging.getLogger(__name__)
 
-CONNECT_SECONDS = 2.0
-"""A thread that is connecting has no socket yet that could be cut: this bounds how late it notices a stop."""
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """Far beyond what any model can say in one answer."""
 MAX_PAUSES = 10
@@ -112,7 +110,7 @@ class Model:
 
     def load(self, model: str) -> None:
         """Load what the first call would have to wait for: half of the HTTP library, and the prices."""
-        self.open_http(lambda request: None).close()
+        self.open_http().close()
         self.prices.is_known(model)
 
     def connect(self, cancel: Cancel) -> "Connection":
@@ -129,12 +127,11 @@ class Model:
             http_client=http_client,
         )
 
-    def open_http(self, hook: Any) -> httpx2.Client:
-        """Return an HTTP client with the shared SSL context, whose requests pass through `hook`."""
+    def open_http(self) -> httpx2.Client:
+        """Return an HTTP client with the shared SSL context."""
         return anthropic.DefaultHttpxClient(
             verify=self._ssl,
             timeout=httpx2.Timeout(self.timeout_seconds, connect=CONNECT_SECONDS),
-            event_hooks={"request": [hook]},
             # A conversation goes to the server that was set up, and nowhere else.
             follow_redirects=False,
         )
@@ -146,13 +143,15 @@ class Connection:
     def __init__(self, model: Model, cancel: Cancel) -> None:
         self._model = model
         self._cancel = cancel
-        self._line = _Line(cancel)
-        self._http = model.open_http(self._line.follow)
+        self._line = Line(cancel)
+        self._http = model.open_http()
+        self._line.carry(self._http)
         self._client = model.open_client(self._http)
 
     def close(self) -> None:
         """Give the connection back to the system."""
         self._http.close()
+        self._line.close()
 
     def ask(self, request: Request, observer: CallObserver) -> Reply:
         """Return the model's answer, whole: a turn that the provider paused is continued.
@@ -242,36 +241,6 @@ class Connection:
             if usage is not None:
                 observer.spent(self._model.prices.price(request.model, usage))
         return reply
-
-
-class _Line:
-    """The socket under a connection, as the HTTP library reports it, so that another thread can cut it.
-
-    Closing the HTTP client does not wake a thread that waits for an answer; a shutdown of the socket does
-    (both measured, anthropic 2.14 on httpx2 2.16).
-    """
-
-    def __init__(self, cancel: Cancel) -> None:
-        self._cancel = cancel
-        self._socket: socket.socket | None = None
-
-    def follow(self, request: httpx2.Request) -> None:
-        """Request hook: have the socket reported when one is opened."""
-        request.extensions = {**request.extensions, "trace": self._trace}
-
-    def cut(self) -> None:
-        """End whatever waits on the socket."""
-        if self._socket is not None:
-            with suppress(OSError):
-                # Not SSLSocket.shutdown: it drops the TLS state under the feet of the thread that reads.
-                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-
-    def _trace(self, event: str, info: Mapping[str, Any]) -> None:
-        if event.endswith(("connect_tcp.complete", "connect_unix_socket.complete", "start_tls.complete")):
-            # TLS takes over the descriptor of the plain socket, so the last one reported is the live one.
-            self._socket = info["return_value"].get_extra_info("socket")
-            if self._cancel.is_set():
-                self.cut()
 
 
 class _Flag:

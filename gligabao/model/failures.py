@@ -47,7 +47,9 @@ class Failure:
         if self.is_too_long:
             sizes = _SIZES.search(self.message)
             return PromptTooLong(text, excess=int(sizes[1]) / max(1, int(sizes[2])) if sizes else None)
-        return ModelError(text)
+        error = ModelError(text)
+        error.is_refusal_of_request = self.status in (400, 422)
+        return error
 
     @property
     def is_too_long(self) -> bool:

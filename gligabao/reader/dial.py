@@ -8,7 +8,7 @@ are urllib3's own. `Watch` is how another thread ends a read that sits in a look
 import logging
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 
@@ -19,17 +19,11 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.util.request import ACCEPT_ENCODING
 
 from gligabao import __version__
+from gligabao.lookup import Answers, LookupFailed, look_up
 from gligabao.reader.faults import Interrupted, PrivateAddress, Unreadable
 from gligabao.reader.guard import Allow
 
 log = logging.getLogger(__name__)
-
-MAX_LOOKUPS = 512
-"""Look-ups under way in the process, those included that nobody waits for any more."""
-
-Answers = Sequence[tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]]
-
-_lookups = threading.BoundedSemaphore(MAX_LOOKUPS)
 
 
 class Watch:
@@ -99,23 +93,12 @@ class Dialler:
         return self._connect(answers)
 
     def _look_up(self, host: str, port: int) -> Answers:
-        # getaddrinfo has no time-out and nothing wakes it. A thread for each look-up, not a small pool: there a
-        # few names whose servers do not answer would hold up the look-ups of all agents.
-        if not _lookups.acquire(blocking=False):
-            raise Unreadable("too many host names are being looked up: try again")
-        found: list[Answers] = []
-        done = threading.Event()
         try:
-            self.watch.on_cut(done.set)
-            threading.Thread(target=_resolve, args=(host, port, found, done), name="look-up", daemon=True).start()
-        except BaseException:
-            _lookups.release()
-            raise
-        done.wait(self._lookup_seconds)
-        self.watch.on_cut(lambda: None)
-        if not found or not found[0]:
-            raise Unreadable("the host name could not be resolved")
-        return found[0]
+            return look_up(host, port, seconds=self._lookup_seconds, waking=self.watch.on_cut)
+        except LookupFailed as error:
+            raise Unreadable(str(error)) from error
+        finally:
+            self.watch.on_cut(lambda: None)
 
     def _connect(self, answers: Answers) -> socket.socket:
         reason = "could not connect"
@@ -198,17 +181,6 @@ def _pool_classes(dialler: Dialler) -> dict[str, type[HTTPConnectionPool]]:
         ConnectionCls = Secure
 
     return {"http": PlainPool, "https": SecurePool}
-
-
-def _resolve(host: str, port: int, found: list[Answers], done: threading.Event) -> None:
-    try:
-        found.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    except Exception:
-        # The top of a thread; and a name can be wrong in more ways than OSError.
-        log.debug("could not resolve %s", host, exc_info=True)
-    finally:
-        _lookups.release()
-        done.set()
 
 
 def _shut_down(sock: socket.socket) -> None:

@@ -8,16 +8,23 @@ from contextlib import contextmanager
 
 from gligabao.errors import StoreError, Unavailable
 from gligabao.records import INTERRUPTED, Ending, NewRun, Run, Status, StopReason, now
+from gligabao.research.messenger import close_inbox
 from gligabao.research.recorder import Recorder, store_in_the_end
 from gligabao.research.researcher import Researcher, Shared
-from gligabao.research.team import Member
+from gligabao.research.team import LOST_START, Member
 
 log = logging.getLogger(__name__)
 
 FULL_RETRY_SECONDS = 30
 STOPPING_RETRY_SECONDS = 10
+NO_INBOX = "the message system failed"
 NO_THREAD = "the server could not start a thread for this research"
-LOST_START = "the database failed while this research was started: nobody was told of it, and it did not begin"
+
+
+class _Place:
+    """A place among the agents at work, held while one is started; taken when the agent itself is counted."""
+
+    is_taken = False
 
 
 class Manager:
@@ -28,7 +35,7 @@ class Manager:
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._researchers: dict[int, tuple[Researcher, threading.Thread]] = {}
-        self._starting: set[object] = set()
+        self._starting: set[_Place] = set()
         self._doubtful = False
         """A start failed, and may be stored all the same."""
         self._looking = False
@@ -62,9 +69,9 @@ class Manager:
             priced=shared.model.prices.is_known(model or shared.config.model),
         )
         try:
-            with self._place():
+            with self._place() as place:
                 run = shared.runs.start_run(new, owner=shared.owner, max_working=shared.config.max_working_per_user)
-                self._launch(Member(run))
+                self._launch(Member(run), place)
         except StoreError:
             self._look_for_lost_starts()
             raise
@@ -84,17 +91,20 @@ class Manager:
             name=name,
             reason=reason,
         )
-        try:
-            with self._place():
-                run = shared.runs.start_run(new, owner=shared.owner, max_working=0)
-                member = Member(run, parent=parent)
+        with self._place() as place:
+            run = shared.runs.start_run(new, owner=shared.owner, max_working=0)
+            member = Member(run, parent=parent)
+            try:
+                # First: whoever sees it as a sibling can write to it.
                 shared.messenger.open(run.id)
+            except Exception:
+                # Whatever a messenger may raise: the run is recorded, and must not stay at work without an agent.
+                log.exception("no inbox could be opened for run %s", run.id)
                 parent.add(member)
-                self._launch(member)
-        except StoreError:
-            # Before the parent goes on, which must not end before a sub-agent that is stored.
-            self._end_lost_starts()
-            raise
+                self._end_unstarted(member, NO_INBOX)
+                raise Unavailable(NO_INBOX) from None
+            parent.add(member)
+            self._launch(member, place)
         log.info("run %s started by run %s as %s", run.id, above.id, name)
         return member
 
@@ -135,20 +145,20 @@ class Manager:
             log.warning("ended %d runs whose agents did not stop in time", len(left))
 
     @contextmanager
-    def _place(self) -> Iterator[None]:
+    def _place(self) -> "Iterator[_Place]":
         """Hold a place among the agents at work while one is started."""
-        place = object()
+        place = _Place()
         with self._lock:
             if self._stopping:
                 raise Unavailable("the server is stopping", retry_after_seconds=STOPPING_RETRY_SECONDS)
             limit = self._shared.config.max_working
-            if len(self._researchers) + len(self._starting) >= limit:
+            if len(self._researchers) + sum(not one.is_taken for one in self._starting) >= limit:
                 raise Unavailable(
                     f"the server is full: {limit} agents are at work", retry_after_seconds=FULL_RETRY_SECONDS
                 )
             self._starting.add(place)
         try:
-            yield
+            yield place
         finally:
             with self._lock:
                 self._starting.remove(place)
@@ -174,7 +184,10 @@ class Manager:
                 self._looking, self._doubtful = self._doubtful, False
                 if not self._looking:
                     return
-            self._end_lost_starts()
+            try:
+                self._end_lost_starts()
+            except Exception:
+                log.exception("looking for lost starts failed")
 
     def _end_lost_starts(self) -> None:
         """End the runs that are stored as at work here but have no agent: the answer to their start was lost."""
@@ -187,19 +200,20 @@ class Manager:
             # What was being started at that moment may be among them, and have its agent only in a moment.
             starting = set(self._starting)
             while starting & self._starting:
-                self._idle.wait()
+                self._idle.wait(1)
             lost = [run_id for run_id in stored if run_id not in self._researchers]
         for run_id in lost:
             error, at = LOST_START, now()
             if shared.runs.end_subtree(run_id, owner=shared.owner, error=error, stop_reason=StopReason.ERROR, at=at):
                 log.warning("run %s was stored, but the answer to its start was lost: ended it", run_id)
 
-    def _launch(self, member: Member) -> None:
+    def _launch(self, member: Member, place: "_Place") -> None:
         run = member.run
         researcher = Researcher(self._shared, member, self._start_agent)
         thread = threading.Thread(target=self._run_to_end, args=(researcher,), name=f"research-{run.id}", daemon=True)
         with self._lock:
             self._researchers[run.id] = (researcher, thread)
+            place.is_taken = True
             stopping = self._stopping
         if stopping:
             member.cancel.set(INTERRUPTED)
@@ -207,7 +221,7 @@ class Manager:
             thread.start()
         except RuntimeError as error:
             self._forget(run.id)
-            self._end_unstarted(member)
+            self._end_unstarted(member, NO_THREAD)
             raise Unavailable(NO_THREAD, retry_after_seconds=FULL_RETRY_SECONDS) from error
 
     def _run_to_end(self, researcher: Researcher) -> None:
@@ -221,13 +235,13 @@ class Manager:
             self._researchers.pop(run_id, None)
             self._idle.notify_all()
 
-    def _end_unstarted(self, member: Member) -> None:
+    def _end_unstarted(self, member: Member, error: str) -> None:
         shared = self._shared
         recorder = Recorder(
             runs=shared.runs, run=member.run, owner=shared.owner, cancel=member.cancel, closing=shared.closing
         )
-        ending = Ending(Status.FAILED, StopReason.ERROR, error=NO_THREAD)
+        ending = Ending(Status.FAILED, StopReason.ERROR, error=error)
         member.at_rest.set()
         at = recorder.end(ending)
-        shared.messenger.close(member.run.id)
+        close_inbox(shared.messenger, member.run.id)
         member.end(ending, at)

@@ -4,6 +4,7 @@
 `QueueMessenger` when the server is built, and no agent notices. Who may write to whom is the team's affair.
 """
 
+import logging
 import queue
 import threading
 import time
@@ -14,6 +15,8 @@ from typing import Protocol
 from gligabao.cancel import Cancel
 from gligabao.errors import GligabaoError
 from gligabao.records import now
+
+log = logging.getLogger(__name__)
 
 INBOX_SIZE = 64
 """Unread messages that an inbox holds."""
@@ -43,7 +46,7 @@ class Messenger(Protocol):
     """A message system. Safe to be used by many threads at once."""
 
     def open(self, run_id: int) -> None:
-        """Make the inbox of an agent."""
+        """Make the inbox of an agent. One that cannot be made raises, and the sub-agent is not started."""
 
     def close(self, run_id: int) -> None:
         """Remove an inbox and what is in it. Harmless when there is none."""
@@ -62,6 +65,14 @@ class Messenger(Protocol):
 def send_message(messenger: Messenger, *, from_run: int, from_name: str, to_run: int, text: str) -> None:
     """Send a message. Every agent sends through here, and nothing else calls `Messenger.send`."""
     messenger.send(Message(from_run, from_name, to_run, text, sent_at=now()))
+
+
+def close_inbox(messenger: Messenger, run_id: int) -> None:
+    """Remove an inbox. A messenger that fails at it is logged: that must not cost a report, or the end of a run."""
+    try:
+        messenger.close(run_id)
+    except Exception:
+        log.exception("the inbox of run %s could not be closed", run_id)
 
 
 class QueueMessenger:

@@ -6,6 +6,7 @@ recorder. It shares the database, the model and the prompts with the others, and
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -19,10 +20,10 @@ from gligabao.config import Config
 from gligabao.errors import Cancelled, GligabaoError, RunLost
 from gligabao.model.client import Connection, Model
 from gligabao.reader.page import Allow, PageReader
-from gligabao.records import INTERRUPTED, Ending, Status, StopReason, now
-from gligabao.research.messenger import Messenger
+from gligabao.records import INTERRUPTED, Ending, Run, Status, StopReason, now
+from gligabao.research.messenger import Messenger, close_inbox
 from gligabao.research.recorder import Recorder, store_in_the_end
-from gligabao.research.team import MAX_DEPTH, Member, Siblings, StartAgent, Subagents
+from gligabao.research.team import LOST_START, MAX_DEPTH, Member, Siblings, StartAgent, Subagents
 from gligabao.search.anthropic_search import AnthropicSearch
 from gligabao.search.unavailable import UnavailableSearch
 from gligabao.store.runs import Runs
@@ -55,7 +56,7 @@ class Researcher:
         self.member = member
         self._shared = shared
         self._run = member.run
-        self._subagents = Subagents(member, start=start_agent, end_runs=self._end_runs)
+        self._subagents = Subagents(member, start=start_agent, end_runs=self._end_runs, find_lost=self._find_lost)
 
     def work(self) -> None:
         """Do the whole research and store its end. Raises nothing: this is the top of a thread."""
@@ -70,14 +71,18 @@ class Researcher:
         ended_at = ""
         try:
             ending = self._research_to_end(recorder)
-            last_below = self._subagents.end_all()
             self.member.at_rest.set()
+            if self._subagents.is_in_doubt:
+                self._store(self._subagents.settle, "what became of the sub-agents")
+            last_below = self._subagents.end_all()
             ended_at = recorder.end(ending, not_before=last_below)
             log.info("run %s %s (%s)", self._run.id, ending.status, ending.stop_reason)
         except Exception:
             # Whatever could not be written, the run must not stay at work: end it with nothing but that.
             log.exception("the thread of run %s failed", self._run.id)
-            self._end_runs(self._run.id, error=FAULT)
+            ending = _failed(FAULT, StopReason.ERROR)
+            self.member.cancel.set(FAULT)
+            ended_at = self._end_runs(self._run.id, error=FAULT)
         finally:
             self.member.at_rest.set()
             self.member.end(ending, ended_at or now())
@@ -103,9 +108,9 @@ class Researcher:
         try:
             return self._agent(connection, reader, recorder).run(self._run.topic)
         finally:
-            shared.messenger.close(self._run.id)
             reader.close()
             connection.close()
+            close_inbox(shared.messenger, self._run.id)
 
     def _agent(self, connection: Connection, reader: PageReader, recorder: Recorder) -> Agent:
         shared, run, depth = self._shared, self._run, self.member.depth
@@ -139,15 +144,31 @@ class Researcher:
         system = self._shared.prompts.web_search(date=today)
         return AnthropicSearch(connection=connection, model=self._run.model, system=system)
 
-    def _end_runs(self, run_id: int, *, error: str) -> None:
-        reasons = {INTERRUPTED: StopReason.INTERRUPTED, FAULT: StopReason.ERROR}
+    def _end_runs(self, run_id: int, *, error: str) -> str:
+        reasons = {INTERRUPTED: StopReason.INTERRUPTED, FAULT: StopReason.ERROR, LOST_START: StopReason.ERROR}
         stop_reason = reasons.get(error, StopReason.CANCELLED)
         shared = self._shared
-        store_in_the_end(
-            lambda: shared.runs.end_subtree(run_id, owner=shared.owner, error=error, stop_reason=stop_reason, at=now()),
-            closing=shared.closing,
-            what=f"the end of run {run_id} and those below it",
+        ended_at = ""
+
+        def end() -> None:
+            nonlocal ended_at
+            shared.runs.end_subtree(run_id, owner=shared.owner, error=error, stop_reason=stop_reason, at=now())
+            run = shared.runs.get_run(run_id, user_id=self._run.user_id)
+            ended_at = (run and run.finished_at) or ""
+
+        self._store(end, f"the end of run {run_id} and those below it")
+        close_inbox(shared.messenger, run_id)
+        return ended_at
+
+    def _find_lost(self, member: Member) -> list[Run]:
+        runs = self._shared.runs.list_runs(
+            user_id=member.run.user_id, status=None, parent_id=member.run.id, before=None, limit=500
         )
+        with member.tree.lock:
+            return [run for run in runs if run.name not in member.children]
+
+    def _store(self, write: Callable[[], None], what: str) -> None:
+        store_in_the_end(write, closing=self._shared.closing, what=what)
 
 
 def _failed(error: str, stop_reason: StopReason) -> Ending:

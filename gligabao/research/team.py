@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+from gligabao.agent.tools import MAX_NAME_CHARACTERS
 from gligabao.agent.tools.team import Ended, Received, Sibling
 from gligabao.cancel import Cancel
 from gligabao.errors import Conflict, StoreError, ToolError, Unavailable
-from gligabao.records import INTERRUPTED, Ending, Run, Status, now
+from gligabao.records import INTERRUPTED, Ending, Run, Status, StopReason
 from gligabao.research.messenger import INBOX_SIZE, InboxFull, Messenger, NoInbox, send_message
 
 log = logging.getLogger(__name__)
@@ -24,8 +25,9 @@ MAX_SUBAGENTS_PER_TREE = 10
 MAX_DEPTH = 2
 """Generations of sub-agents: those of the second spawn none."""
 PARENT_ENDED = "cancelled: the agent that spawned it ended"
+LOST_START = "the database failed while this research was started: nobody was told of it, and it did not begin"
 STUCK_SECONDS = 5.0
-"""An agent that was told to stop and does not within this time, for each generation below it, is given up."""
+"""An agent that was told to stop and does not within this time is given up."""
 _LOOK_SECONDS = 30.0
 
 
@@ -55,7 +57,7 @@ class Member:
         """How it ended; None while it works."""
         self.ended_at = ""
         self.at_rest = threading.Event()
-        """Its agent does nothing any more: what is left is to store its end."""
+        """Its agent does nothing any more: what is left is to end those below it and to store its end."""
         self.ended = threading.Event()
 
     def add(self, child: "Member") -> None:
@@ -82,9 +84,18 @@ class StartAgent(Protocol):
 
 
 class EndRuns(Protocol):
-    """Ends a run and all below it that are still at work, in the database. Returns when that is stored, or given up."""
+    """Ends a run and all below it that are still at work, in the database.
 
-    def __call__(self, run_id: int, *, error: str) -> None: ...
+    Returns the time of the end when that is stored, "" when it could not be.
+    """
+
+    def __call__(self, run_id: int, *, error: str) -> str: ...
+
+
+class FindLost(Protocol):
+    """Returns the sub-agents of a member that are stored and not in the tree: the answer to their start was lost."""
+
+    def __call__(self, member: Member) -> list[Run]: ...
 
 
 def reason_below(reason: str) -> str:
@@ -95,21 +106,46 @@ def reason_below(reason: str) -> str:
 class Subagents:
     """The sub-agents of one agent. Used by that agent's thread."""
 
-    def __init__(self, member: Member, *, start: StartAgent, end_runs: EndRuns) -> None:
+    def __init__(self, member: Member, *, start: StartAgent, end_runs: EndRuns, find_lost: FindLost) -> None:
         self._member = member
         self._start = start
         self._end_runs = end_runs
+        self._find_lost = find_lost
+        self.is_in_doubt = False
+        """A start failed in the database, and may be stored all the same."""
 
     def spawn(self, *, name: str, reason: str, task: str, max_steps: int) -> int:
         """Start a sub-agent and return the id of its run, or raise `ToolError`."""
+        if self.is_in_doubt:
+            try:
+                self.settle()
+            except StoreError as error:
+                raise ToolError(f'sub-agent "{name}" could not be started: {error}') from error
         with self._place(name):
             try:
                 child = self._start(self._member, name=name, reason=reason, task=task, max_steps=max_steps)
             except (Conflict, StoreError) as error:
+                self.is_in_doubt = self.is_in_doubt or isinstance(error, StoreError)
                 raise ToolError(f'sub-agent "{name}" could not be started: {error}') from error
             except Unavailable as error:
                 raise ToolError(f'sub-agent "{name}" could not be started: {error}. Do its part yourself') from error
         return child.run.id
+
+    def settle(self) -> None:
+        """Find the sub-agents whose start was stored though it failed here: each has been, and counts, but never began.
+
+        Raises `StoreError`.
+        """
+        for run in self._find_lost(self._member):
+            child = Member(run, parent=self._member)
+            child.at_rest.set()
+            with self._member.tree.lock:
+                self._member.tree.spawned += 1
+            self._member.add(child)
+            child.end(
+                Ending(Status.FAILED, StopReason.ERROR, error=LOST_START), self._end_runs(run.id, error=LOST_START)
+            )
+        self.is_in_doubt = False
 
     def names(self) -> list[str]:
         """Return the names of the sub-agents in the order they were started."""
@@ -145,15 +181,14 @@ class Subagents:
         working = [child for child in children if not child.ended.is_set()]
         for child in working:
             child.cancel.set(reason)
-        deadline = time.monotonic() + STUCK_SECONDS * (MAX_DEPTH - self._member.depth)
+        deadline = time.monotonic() + STUCK_SECONDS
         for child in working:
             if child.at_rest.wait(max(0.0, deadline - time.monotonic())):
-                # Only the database can be what it waits for now, and its own patience with that is bounded.
+                # It waits for those below it, for as long as this one does, and then for the database only.
                 child.ended.wait()
             else:
                 log.error("run %s was cancelled and its agent is stuck: ending the run without it", child.run.id)
-                self._end_runs(child.run.id, error=reason)
-                child.ended_at = now()
+                child.ended_at = self._end_runs(child.run.id, error=reason)
         return max((child.ended_at for child in children), default="")
 
     @contextmanager
@@ -192,7 +227,7 @@ class Subagents:
             raise ToolError("you have no sub-agents to wait for: start some with spawn_subagent, or go on yourself")
         for name in names:
             if name not in children:
-                raise ToolError(f'no sub-agent "{name}": you have {", ".join(children)}')
+                raise ToolError(f'no sub-agent "{name[:MAX_NAME_CHARACTERS]}": you have {", ".join(children)}')
         return [children[name] for name in dict.fromkeys(names)] or list(children.values())
 
 
@@ -220,7 +255,7 @@ class Siblings:
             raise ToolError("you cannot write to yourself")
         if to not in others:
             known = f"you have {', '.join(others)}" if others else "you have none now"
-            raise ToolError(f'no sibling "{to}": {known}')
+            raise ToolError(f'no sibling "{to[:MAX_NAME_CHARACTERS]}": {known}')
         me = self._member.run
         try:
             send_message(self._messenger, from_run=me.id, from_name=me.name, to_run=others[to].run.id, text=text)

@@ -26,12 +26,15 @@ class Runs:
         """Record a run and its first state, and return the run.
 
         Raises `Conflict` when the user has `max_working` researches at work already (a sub-agent is not counted and
-        not refused), or when the parent has spawned a sub-agent of that name before.
+        not refused), or when the parent has spawned a sub-agent of that name before; `RunLost` when the parent has
+        ended.
         """
         try:
             with self._db.transaction() as tx:
                 if new.parent_id is None:
                     _check_limit(tx, new.user_id, max_working)
+                elif not tx.fetch_one("lock_parent", id=new.parent_id, owner=owner):
+                    raise RunLost(_lost(new.parent_id))
                 return _insert_run(tx, new, owner)
         except StoreConflict:
             raise Conflict(f'there is a sub-agent "{new.name}" already: choose another name') from None

@@ -26,7 +26,8 @@ it found with wait_subagents."""
 
 WAIT_DESCRIPTION = """\
 Waits until sub-agents you started have ended and returns, for each, a line "## name (run id): status" and its report, \
-or the error of one that failed. A failed sub-agent does not fail you: decide whether you do its part yourself or \
+or the error of one that failed. Only this call waits: text without a tool call ends your research and stops them. \
+A failed sub-agent does not fail you: decide whether you do its part yourself or \
 report the gap. Do your own part first; call it once, when you need the reports."""
 
 LIST_DESCRIPTION = """\
@@ -45,8 +46,8 @@ Give wait_seconds only when you cannot go on without an answer."""
 
 
 def _check_text(text: str) -> str:
-    if not text.strip():
-        raise ValueError("must not be empty")
+    if not text.strip() or "\x00" in text:
+        raise ValueError("must not be empty, and must be text")
     return text
 
 
@@ -68,7 +69,8 @@ class SpawnInput(ToolInput):
         "leave out, the kind of sources, the language."
     )
     max_steps: Annotated[int, Field(strict=True, ge=1, le=40)] = Field(
-        default=DEFAULT_STEPS, description="The most model calls it makes."
+        default=DEFAULT_STEPS,
+        description="The most model calls it makes: 6 for a narrow question, 10 as a rule, more only for a broad one.",
     )
 
     hints: ClassVar = {
@@ -84,7 +86,11 @@ class SpawnInput(ToolInput):
 class WaitInput(ToolInput):
     """Input of `wait_subagents`."""
 
-    names: list[str] = Field(default=[], description="Which sub-agents; leave it out to wait for all of yours.")
+    names: list[str] | None = Field(
+        default=None, description="Which sub-agents; leave it out to wait for all of yours."
+    )
+
+    hints: ClassVar = {"names": '"names" must be a list of names of your sub-agents'}
 
 
 class NoInput(ToolInput):
@@ -105,7 +111,7 @@ class SendInput(ToolInput):
 class ReadInput(ToolInput):
     """Input of `read_messages`."""
 
-    wait_seconds: Annotated[int, Field(ge=0, le=60)] = Field(
+    wait_seconds: Annotated[int, Field(strict=True, ge=0, le=60)] = Field(
         default=0, description="How long to wait for a message if there is none, at most 60."
     )
 
@@ -178,7 +184,7 @@ def subagent_tools(team: Subagents, marker: Marker) -> list[Tool[Any]]:
         )
 
     def wait(given: WaitInput, observer: CallObserver) -> str:
-        return "\n\n".join(_show_ended(ended, marker) for ended in team.wait(given.names))
+        return "\n\n".join(_show_ended(ended, marker) for ended in team.wait(given.names or []))
 
     return [
         Tool("spawn_subagent", SPAWN_DESCRIPTION, SpawnInput, StateName.SPAWNING, _describe_spawn, spawn),

@@ -157,6 +157,20 @@ def test_a_sub_agent_works_on_the_model_of_its_parent_with_the_steps_it_was_give
     assert "You have 40 steps" in bodies[0]["system"]
 
 
+def test_a_run_that_is_deleted_takes_its_sub_agents_and_all_their_states_with_it(database_url, tmp_path):
+    world = World(database_url, tmp_path)
+    play(world, "alpha", tool_calls(spawn("deep")), tool_calls(WAIT), text("A."))
+    play(world, "deep", text("D."))
+    root = world.run(tool_calls(spawn("alpha")), tool_calls(WAIT), text("Report."))
+    other = world.run(text("Another report."))
+    with world.db.transaction() as tx:
+        tx.run_script(f"DELETE FROM gb_agent_research_runs WHERE id = {root['id']};")
+    world.close(billed=None, started=None)
+    runs, states = read_rows(database_url)
+    assert [run["id"] for run in runs] == [other["id"]]
+    assert {state["run_id"] for state in states} == {other["id"]}
+
+
 # --- waiting
 
 
@@ -380,8 +394,9 @@ def test_waiting_that_cannot_be_is_told_what_there_is(world):
         call("wait_subagents", names=[1]),
         call("wait_subagents", name="alpha"),
     ]
-    root = world.run(tool_calls(WAIT), tool_calls(spawn("alpha"), spawn("beta")), tool_calls(*bad), text("Report."))
-    results = told(world, root["topic"])
+    spawns = tool_calls(spawn("alpha"), spawn("beta"))
+    root = world.run(tool_calls(WAIT), spawns, tool_calls(*bad), tool_calls(WAIT), text("Report."))
+    results = told(world, root["topic"])[:-1]
     assert results[0] == ("! you have no sub-agents to wait for: start some with spawn_subagent, or go on yourself")
     assert results[3:] == [
         '! no sub-agent "gamma": you have alpha, beta',

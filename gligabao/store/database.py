@@ -53,8 +53,9 @@ class Database(Protocol):
 def open_database(url: str, *, pool_size: int = 10) -> Database:
     """Return the database at `sqlite:///file.db`, `sqlite:////folder/file.db` or `postgresql://user@host/name`.
 
-    `pool_size` bounds the connections to Postgres, or those that read from SQLite. Raises `ConfigError` for a URL or
-    a place that cannot be used, `StoreError` when the server does not answer. Neither shows a password.
+    `pool_size` bounds the connections that read; twice as many write on Postgres, one does on SQLite. Raises
+    `ConfigError` for a URL or a place that cannot be used, `StoreError` when the server does not answer. Neither shows
+    a password.
     """
     if url.startswith(_POSTGRES):
         return PostgresDatabase(url, pool_size=pool_size)

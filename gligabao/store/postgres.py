@@ -48,10 +48,14 @@ _SESSION = """
 _CONNECT = {"connect_timeout": "5", "tcp_user_timeout": "10000", "application_name": "gligabao"}
 
 PostgresConnection = psycopg.Connection[dict[str, Any]]
+_Pool = ConnectionPool[PostgresConnection]
 
 
 class PostgresDatabase:
-    """A database on a Postgres server. Shared by all threads, each of which borrows a connection of the pool."""
+    """A database on a Postgres server. Shared by all threads, each of which borrows a connection of a pool.
+
+    Those that read have a pool of their own: hundreds of agents that write would keep them waiting for seconds else.
+    """
 
     dialect: Literal["postgres"] = "postgres"
 
@@ -60,31 +64,23 @@ class PostgresDatabase:
         _check_reachable(address)
         self._queries = load_queries("postgres")
         self._watchdog = Watchdog()
-        self._pool = ConnectionPool[PostgresConnection](
-            address,
-            kwargs={"autocommit": True, "row_factory": dict_row},
-            configure=_configure,
-            min_size=1,
-            max_size=pool_size,
-            timeout=WAIT_SECONDS,
-            reconnect_timeout=RECONNECT_SECONDS,
-            name="gligabao-postgres",
-            open=False,
-        )
+        self._writers = _make_pool(address, "gligabao-writers", 2 * pool_size)
+        self._readers = _make_pool(address, "gligabao-readers", pool_size)
         with _our_errors():
-            self._pool.open(wait=True, timeout=OPEN_SECONDS)
+            self._writers.open(wait=True, timeout=OPEN_SECONDS)
+            self._readers.open(wait=True, timeout=OPEN_SECONDS)
 
     @contextmanager
     def transaction(self, *, patient: bool = False) -> Iterator[Transaction]:
         """Write: what the block does is stored when it ends, and undone when it raises."""
         seconds = None if patient else WRITE_SECONDS
-        with _our_errors(), self._connection(seconds) as connection, connection.transaction():
+        with _our_errors(), self._connection(self._writers, seconds) as connection, connection.transaction():
             yield Transaction(connection, self._queries)
 
     @contextmanager
     def snapshot(self) -> Iterator[Transaction]:
         """Read: all queries of the block see the same state of the database."""
-        with _our_errors(), self._connection() as connection:
+        with _our_errors(), self._connection(self._readers, READ_SECONDS) as connection:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
                 yield Transaction(connection, self._queries)
@@ -94,12 +90,12 @@ class PostgresDatabase:
 
     def fetch_one(self, name: str, /, **params: Value) -> Row | None:
         """Return the first row of the query, None when there is none."""
-        with _our_errors(), self._connection() as connection:
+        with _our_errors(), self._connection(self._readers, READ_SECONDS) as connection:
             return Transaction(connection, self._queries).fetch_one(name, **params)
 
     def fetch_all(self, name: str, /, **params: Value) -> list[Row]:
         """Return all rows of the query."""
-        with _our_errors(), self._connection() as connection:
+        with _our_errors(), self._connection(self._readers, READ_SECONDS) as connection:
             return Transaction(connection, self._queries).fetch_all(name, **params)
 
     def ping(self) -> None:
@@ -108,27 +104,43 @@ class PostgresDatabase:
 
     def close(self) -> None:
         """Close the pool and end its threads. Whoever still comes gets a `StoreError`."""
-        self._pool.close()
+        self._writers.close()
+        self._readers.close()
         self._watchdog.close()
 
     @contextmanager
-    def _connection(self, seconds: float | None = READ_SECONDS) -> Iterator[PostgresConnection]:
-        connection = self._take()
+    def _connection(self, pool: _Pool, seconds: float | None) -> Iterator[PostgresConnection]:
+        connection = _take(pool)
         try:
             with self._watchdog.deadline(seconds, partial(_cut, connection)) if seconds else nullcontext():
                 yield connection
         finally:
-            self._pool.putconn(connection)
+            pool.putconn(connection)
 
-    def _take(self) -> PostgresConnection:
-        connection = self._pool.getconn()
-        if _hung_up(connection):
-            # The server was restarted: the others of the pool are most likely gone too. Renew them all.
-            connection.close()
-            self._pool.putconn(connection)
-            self._pool.check()
-            connection = self._pool.getconn()
-        return connection
+
+def _make_pool(address: str, name: str, size: int) -> _Pool:
+    return ConnectionPool[PostgresConnection](
+        address,
+        kwargs={"autocommit": True, "row_factory": dict_row},
+        configure=_configure,
+        min_size=1,
+        max_size=size,
+        timeout=WAIT_SECONDS,
+        reconnect_timeout=RECONNECT_SECONDS,
+        name=name,
+        open=False,
+    )
+
+
+def _take(pool: _Pool) -> PostgresConnection:
+    connection = pool.getconn()
+    if _hung_up(connection):
+        # The server was restarted: the others of the pool are most likely gone too. Renew them all.
+        connection.close()
+        pool.putconn(connection)
+        pool.check()
+        connection = pool.getconn()
+    return connection
 
 
 def _cut(connection: PostgresConnection) -> None:

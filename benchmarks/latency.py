@@ -1,10 +1,12 @@
 """How long a GET of a run with its 40 states takes, 25 a second, while agents work in the same process.
 
-A real server, asked from another process over one connection that stays open. A request's time runs from the moment
-at which it was due, not from when it was sent: a server that stands still for a second is late for 25 requests.
+A real server, asked from another process over 32 connections that stay open, whichever is free. A request's time runs
+from the moment at which it was due, not from when it was sent: a server that stands still is late for every request.
 """
 
+import queue
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from benchmarks.databases import Databases
@@ -17,6 +19,7 @@ from gligabao.store.migrate import migrate
 from gligabao.store.runs import Runs
 
 RATE = 25
+CONNECTIONS = 32
 SECONDS = 25.0
 WARM_SECONDS = 3.0
 STATES = 40
@@ -64,16 +67,29 @@ def _state(seq: int, at: str) -> State:
     return State(seq, name, seq // 2, detail, at, finished_at=at)
 
 
-def probe(client: Client, run: dict, seconds: float) -> list[float]:
+def probe(port: int, run: dict, seconds: float) -> list[float]:
     """Ask for the run at the rate, and return how many ms after it was due each answer was there."""
-    took = []
+    clients: queue.SimpleQueue[Client] = queue.SimpleQueue()
+    for _ in range(CONNECTIONS):
+        clients.put(Client(port))
     begin = time.perf_counter()
-    for number in range(int(seconds * RATE)):
-        due = begin + number / RATE
-        time.sleep(max(0.0, due - time.perf_counter()))
+
+    def ask(due: float) -> float:
+        client = clients.get()
         states = client.get(run)["states"]
-        took.append((time.perf_counter() - due) * 1000)
+        clients.put(client)
         assert len(states) == STATES
+        return (time.perf_counter() - due) * 1000
+
+    with ThreadPoolExecutor(CONNECTIONS) as askers:
+        answers = []
+        for number in range(int(seconds * RATE)):
+            due = begin + number / RATE
+            time.sleep(max(0.0, due - time.perf_counter()))
+            answers.append(askers.submit(ask, due))
+        took = [answer.result() for answer in answers]
+    while not clients.empty():
+        clients.get().close()
     return took
 
 
@@ -101,16 +117,15 @@ def _measure(databases: Databases, load: Load, seconds: float) -> dict:
     with databases.new(load.database) as url, fake_model(play) as model:
         run = store_run(url)
         with server(url, model) as process:
-            client = Client(process.port)
             if load.agents:
                 start_agents(process.port, load.agents, steps=MAX_STEPS)
-            probe(client, run, WARM_SECONDS)
-            return _probe_and_count(client, run, seconds, model)
+            probe(process.port, run, WARM_SECONDS)
+            return _probe_and_count(process.port, run, seconds, model)
 
 
-def _probe_and_count(client: Client, run: dict, seconds: float, model: FakeModel) -> dict:
+def _probe_and_count(port: int, run: dict, seconds: float, model: FakeModel) -> dict:
     calls = model.stats()["calls"]
-    took = probe(client, run, seconds)
+    took = probe(port, run, seconds)
     return {
         "calls": (model.stats()["calls"] - calls) / seconds,
         "p50": percentile(took, 0.5),

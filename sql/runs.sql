@@ -28,13 +28,6 @@ VALUES (:run_id, :seq, :step, :state, :detail, :error, :started_at, :finished_at
 ON CONFLICT (run_id, seq) DO UPDATE SET error = excluded.error, finished_at = excluded.finished_at
 WHERE gb_agent_research_states.finished_at IS NULL;
 
--- name: save_progress
--- The fence: only the owner writes, and only while the run is at work. No row means stop.
-UPDATE gb_agent_research_runs
-SET state = COALESCE(CAST(:state AS TEXT), state), steps = :steps, tool_calls = :tool_calls,
-    input_tokens = :input_tokens, output_tokens = :output_tokens, cost_usd = :cost_usd
-WHERE id = :id AND status = 'running' AND owner = :owner;
-
 -- name: end_run
 -- The fence again. After this no query touches the run.
 UPDATE gb_agent_research_runs
@@ -49,13 +42,6 @@ SELECT id, user_id, parent_id, name, reason, topic, status, state, model, max_st
     input_tokens, output_tokens, cost_usd, report, error, stop_reason, created_at, finished_at
 FROM gb_agent_research_runs
 WHERE id = :id AND user_id = :user_id;
-
--- name: list_states
--- The states of a run in the order entered. Whose run it is was checked by who asks.
-SELECT seq, state, step, detail, started_at, error, finished_at
-FROM gb_agent_research_states
-WHERE run_id = :run_id AND seq > :after
-ORDER BY seq;
 
 -- name: list_runs
 -- The runs of a user, newest first. Each filter has a query of its own, so that each walks along an index.

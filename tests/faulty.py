@@ -40,6 +40,12 @@ class FaultyDatabase:
             self.meddle("commit")
         self.meddle("committed")
 
+    def execute(self, name: str, /, **params: Any) -> int:
+        """Write with one query."""
+        with self.transaction() as tx:
+            touched: int = tx.execute(name, **params)
+            return touched
+
     @contextmanager
     def snapshot(self) -> Iterator[Any]:
         """Read."""

@@ -25,12 +25,12 @@ INDEXES = {
     "count_running": f"{RUNS}_running",
     "count_working": f"{RUNS}_(status|running)",
     "get_run": f"({RUNS}_(pkey|user)|INTEGER PRIMARY KEY)",
+    "get_run_with_states": f"({STATES}_pkey|PRIMARY KEY)",
     "list_children": f"{RUNS}_(parent|name)",
     "list_children_by_status": f"{RUNS}_(parent|name)",
     "list_running": f"{RUNS}_running",
     "list_runs": f"{RUNS}_user",
     "list_runs_by_status": f"{RUNS}_status",
-    "list_states": f"({STATES}_pkey|PRIMARY KEY)",
     "lock_running": f"{RUNS}_running",
 }
 """By which index each query that must stay quick with a million runs finds its rows."""
@@ -84,7 +84,7 @@ def test_rows_are_found_by_an_index_and_come_out_of_it_in_order(db, connection):
         plan = explain(connection, load_queries(db.dialect)[name], how=how)
         assert re.search(rf"\b{index}\b", plan), f"{name}: {plan}"
         # The small index of the runs at work may be read as a whole and sorted; the table may not.
-        assert not re.search(r"Seq Scan|SCAN (?!.*USING INDEX \w+_running)", plan), f"{name}: {plan}"
+        assert not re.search(r"Seq Scan|SCAN (?!\(subquery|.*USING INDEX \w+_running)", plan), f"{name}: {plan}"
         assert index.endswith("_running") or not re.search("TEMP B-TREE|Sort", plan), f"{name}: {plan}"
 
 

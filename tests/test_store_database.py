@@ -1,5 +1,6 @@
 """The database: its URL, transactions and snapshots, values, errors, threads, and an end that leaves nothing."""
 
+import json
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -130,12 +131,26 @@ def test_a_failed_statement_undoes_its_transaction(db):
     assert running(db) == 1
 
 
+STATE = {
+    **{"run_id": 1, "seq": 1, "step": 0, "state": "starting", "detail": "", "error": ""},
+    **{"started_at": RUN["created_at"], "finished_at": RUN["created_at"]},
+}
+
+
 def test_a_query_tells_how_many_rows_it_touched(db):
     run = insert(db)
-    change = {"state": None, "steps": 1, "tool_calls": 0, "input_tokens": 0, "output_tokens": 0, "cost_usd": None}
     with db.transaction() as tx:
-        assert tx.execute("save_progress", id=run["id"], owner="node-1", **change) == 1
-        assert tx.execute("save_progress", id=run["id"], owner="node-2", **change) == 0
+        assert tx.execute("save_state", **{**STATE, "run_id": run["id"]}) == 1
+        assert tx.execute("save_state", **{**STATE, "run_id": run["id"]}) == 0
+
+
+def test_one_query_alone_is_a_transaction_of_its_own(db):
+    run = insert(db)
+    assert db.execute("save_state", **{**STATE, "run_id": run["id"]}) == 1
+    with pytest.raises(StoreError):
+        db.execute("save_state", **{**STATE, "run_id": 4711})
+    found = db.fetch_one("get_run_with_states", id=run["id"], user_id="u1", after=0)
+    assert [state["seq"] for state in json.loads(found["states"])] == [1]
 
 
 def test_a_snapshot_sees_one_state_while_others_write(db):

@@ -1,6 +1,6 @@
 """The database: opened by its URL, and used in the same way whichever it is.
 
-    with db.transaction() as tx:      # the only way to write
+    with db.transaction() as tx:      # the way to write
         tx.execute("end_run", id=7, ...)
     db.fetch_all("list_runs", user_id="u1", ...)
 
@@ -33,6 +33,9 @@ class Database(Protocol):
 
         A server that stops answering fails it within half a minute, unless it is `patient`, as migrations are.
         """
+
+    def execute(self, name: str, /, **params: Value) -> int:
+        """Write with one query, a transaction of its own, and return how many rows it touched."""
 
     def snapshot(self) -> AbstractContextManager[Transaction]:
         """Read: all queries of the block see the same state of the database."""

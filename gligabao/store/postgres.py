@@ -77,6 +77,11 @@ class PostgresDatabase:
         with _our_errors(), self._connection(self._writers, seconds) as connection, connection.transaction():
             yield Transaction(connection, self._queries)
 
+    def execute(self, name: str, /, **params: Value) -> int:
+        """Write with one query, a transaction of its own, and return how many rows it touched."""
+        with _our_errors(), self._connection(self._writers, WRITE_SECONDS) as connection:
+            return Transaction(connection, self._queries).execute(name, **params)
+
     @contextmanager
     def snapshot(self) -> Iterator[Transaction]:
         """Read: all queries of the block see the same state of the database."""

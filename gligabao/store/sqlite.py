@@ -70,6 +70,11 @@ class SqliteDatabase:
             finally:
                 _roll_back(self._writer)
 
+    def execute(self, name: str, /, **params: Value) -> int:
+        """Write with one query, a transaction of its own, and return how many rows it touched."""
+        with self.transaction() as tx:
+            return tx.execute(name, **params)
+
     @contextmanager
     def snapshot(self) -> Iterator[Transaction]:
         """Read: all queries of the block see the same state of the database."""

@@ -4,13 +4,16 @@ Owns the way parameters and rows cross the border. Where the connection comes fr
 ends, is left to `sqlite` and `postgres`.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from gligabao.errors import StoreError
 from gligabao.store.queries import Queries
 
-Value = str | int | float | None
+Scalar = str | int | float | None
+Value = Scalar | Sequence[Mapping[str, Scalar]]
+"""What a query is given: a value, or rows. Rows reach the database as JSON text, which the query takes apart."""
 Row = dict[str, Any]
 
 RETRY_AFTER_SECONDS = 5
@@ -35,7 +38,7 @@ class Cursor(Protocol):
 class Connection(Protocol):
     """The part of a driver's connection that is used here."""
 
-    def execute(self, query: str, params: Mapping[str, Value] = ..., /) -> Cursor:
+    def execute(self, query: str, params: Mapping[str, Scalar] = ..., /) -> Cursor:
         """Run one statement."""
 
 
@@ -74,9 +77,12 @@ class Transaction:
         return self._connection.execute(query.text, {key: _storable(value) for key, value in params.items()})
 
 
-def _storable(value: Value) -> Value:
-    if not isinstance(value, str):
+def _storable(value: Value) -> Scalar:
+    if value is None or isinstance(value, int | float):
         return value
+    if not isinstance(value, str):
+        rows = [{key: _storable(cell) for key, cell in row.items()} for row in value]
+        return json.dumps(rows, ensure_ascii=False)
     if value.isascii() and "\0" not in value:
         return str(value)  # an enum's text: neither driver is asked to know our enums
     return value.replace("\0", "").encode("utf-8", "ignore").decode("utf-8")

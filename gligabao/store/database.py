@@ -31,7 +31,7 @@ class Database(Protocol):
     def transaction(self, *, patient: bool = False) -> AbstractContextManager[Transaction]:
         """Write: what the block does is stored when it ends, and undone when it raises.
 
-        A server that stops answering fails it within half a minute, unless it is `patient`, as migrations are.
+        A server that stops answering fails it after ten seconds, unless it is `patient`, as migrations are.
         """
 
     def execute(self, name: str, /, **params: Value) -> int:
@@ -56,9 +56,8 @@ class Database(Protocol):
 def open_database(url: str, *, pool_size: int = 10) -> Database:
     """Return the database at `sqlite:///file.db`, `sqlite:////folder/file.db` or `postgresql://user@host/name`.
 
-    `pool_size` bounds the connections that read; twice as many write on Postgres, one does on SQLite. Raises
-    `ConfigError` for a URL or a place that cannot be used, `StoreError` when the server does not answer. Neither shows
-    a password.
+    `pool_size` bounds the connections that read; a few more write. Raises `ConfigError` for a URL or a place that
+    cannot be used, `StoreError` when the server does not answer. Neither shows a password.
     """
     if url.startswith(_POSTGRES):
         return PostgresDatabase(url, pool_size=pool_size)

@@ -27,12 +27,17 @@ from gligabao.store.transaction import RETRY_AFTER_SECONDS, Row, StoreConflict, 
 # second while the server is away. Our own errors tell of that.
 logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 
+WRITERS = 4
+"""Connections that write. More store no more in a second, but let more agents at once fight for the interpreter, and a
+request then waits behind all of them: with 20 instead of 4 the slowest answers beside 200 agents took five times as
+long. Agents wait for a connection in the order they came."""
+
 OPEN_SECONDS = 10
 WAIT_SECONDS = 5
 """How long a caller waits for a connection."""
 
 READ_SECONDS = 5.0
-WRITE_SECONDS = 30.0
+WRITE_SECONDS = 10.0
 """A server that is frozen keeps its connections and never answers: they are cut when a use takes longer than this."""
 
 RECONNECT_SECONDS = 5
@@ -41,7 +46,7 @@ RECONNECT_SECONDS = 5
 # A node that was frozen must not hold the rows, and with them the other nodes, for as long as it sleeps.
 _SESSION = """
     SET datestyle = 'ISO';
-    SET lock_timeout = '10s';
+    SET lock_timeout = '5s';
     SET idle_in_transaction_session_timeout = '60s';
 """
 
@@ -64,7 +69,7 @@ class PostgresDatabase:
         _check_reachable(address)
         self._queries = load_queries("postgres")
         self._watchdog = Watchdog()
-        self._writers = _make_pool(address, "gligabao-writers", 2 * pool_size)
+        self._writers = _make_pool(address, "gligabao-writers", WRITERS)
         self._readers = _make_pool(address, "gligabao-readers", pool_size)
         with _our_errors():
             self._writers.open(wait=True, timeout=OPEN_SECONDS)

@@ -29,7 +29,11 @@ from gligabao.web.failures import MAX_BODY_BYTES, answer_errors
 
 log = logging.getLogger(__name__)
 
-JOIN_SECONDS = 3.0
+JOIN_SECONDS = 2.5
+STOP_SECONDS = 3.3
+LAST_SECONDS = 0.5
+"""A stop waits `JOIN_SECONDS` for the agents. After `STOP_SECONDS`, both counted from its begin, it no longer waits for
+a database that does not answer (but `LAST_SECONDS` at least): the next start ends the runs that are left."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,10 @@ class Services:
 
     def close(self, *, hurry: threading.Event | None = None) -> None:
         """Stop in order: agents first, their runs stored, the database last."""
-        self.manager.stop(JOIN_SECONDS, hurry)
+        self.manager.begin_stop()
+        left = max(LAST_SECONDS, STOP_SECONDS - self.manager.stopping_seconds)
+        with self.watchdog.deadline(left, self.db.close):
+            self.manager.stop(JOIN_SECONDS, hurry)
         self.watchdog.close()
         self.db.close()
         self.lock.release()
@@ -79,6 +86,7 @@ def open_services(
         lock.release()
         raise
     watchdog = Watchdog()
+    watchdog.start()
     model = Model(
         api_key=config.anthropic_api_key,
         base_url=config.anthropic_base_url,

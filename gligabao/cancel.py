@@ -97,7 +97,7 @@ class Cancel:
 
 
 class Watchdog:
-    """Calls functions when their time has come. One daemon thread, started at the first use, ended by `close`."""
+    """Calls functions when their time has come. One daemon thread, started by the first use, ended by `close`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -117,6 +117,11 @@ class Watchdog:
             with self._changed:
                 self._live.discard(key)
 
+    def start(self) -> None:
+        """Start the thread now, so that no later deadline can fail because the system gives no more threads."""
+        with self._changed:
+            self._ensure_thread()
+
     def close(self) -> None:
         """End the thread; deadlines that are still open no longer fire."""
         with self._changed:
@@ -130,19 +135,22 @@ class Watchdog:
             key = next(self._keys)
             self._live.add(key)
             heapq.heappush(self._due, (time.monotonic() + seconds, key, wake))
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError:
-                    # No thread to be had now: this deadline is refused, and the next one tries again.
-                    self._live.discard(key)
-                    raise
-                self._thread = thread
-            elif self._due[0][1] == key:
+            try:
+                self._ensure_thread()
+            except RuntimeError:
+                # No thread to be had now: this deadline is refused, and the next one tries again.
+                self._live.discard(key)
+                raise
+            if self._due[0][1] == key:
                 self._changed.notify()
             self._sweep()
             return key
+
+    def _ensure_thread(self) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def _sweep(self) -> None:
         # Most deadlines never fire. Without this a long deadline would keep its closed block's objects alive.

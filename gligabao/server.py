@@ -5,12 +5,13 @@ recipe (stop the agents in `worker_exit`) lost every run at SIGTERM when a strea
 USR2 start a second worker beside the live one. So the stop begins at the signal itself, those signals do
 nothing, and the last act is one transaction that ends what is still running.
 
-A client that sends its request slowly must not hold a thread: a connection waits for its first byte without one,
-and a request that is not complete soon after is cut.
+A client must hold neither a thread nor the loop: a connection waits for its first byte without a thread, a request
+that is not complete soon after is cut, and an answered connection waits at the poller for its client to close.
 
 Private hooks used, read in gunicorn 27.0.1: `Arbiter.handle_*`, and of `ThreadWorker` `handle_exit`, `handle_quit`,
-`enqueue_req`, `get_thread_pool`, `handle`, `handle_error`, `pending_conns` and `poller`. And, read in Python 3.11 to
-3.13, `ThreadPoolExecutor._adjust_thread_count`. tests/test_gunicorn.py has a test for each.
+`enqueue_req`, `finish_request`, `get_thread_pool`, `handle`, `handle_error`, `murder_keepalived`, `murder_pending`,
+`on_client_socket_readable`, `on_pending_socket_readable`, `keepalived_conns`, `pending_conns`, `nr_conns` and `poller`.
+And, read in Python 3.11 to 3.13, `ThreadPoolExecutor._adjust_thread_count`. tests/test_gunicorn.py has a test for each.
 """
 
 import ctypes
@@ -21,6 +22,7 @@ import logging
 import os
 import queue
 import resource
+import select
 import selectors
 import signal
 import socket
@@ -28,10 +30,12 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from gunicorn.app.base import BaseApplication
@@ -53,11 +57,14 @@ MASTER_PATIENCE_SECONDS = 10
 """After SIGTERM the master kills a worker that takes longer than this."""
 OPEN_REQUESTS_SECONDS = 2
 """How long a stopping worker waits for requests that are being answered."""
+LINGER_SECONDS = 2.0
+"""How long an answered connection that is to be closed waits for its client to close it first."""
 FIRST_BYTE_SECONDS = 5.0
 REQUEST_SECONDS = 5.0
 """A request, body included, must have come in this long after its first bytes."""
 SEND_SECONDS = 20
 """A client that takes nothing of its answer for this long is let go."""
+DRAIN_BYTES = 65_536
 MAX_OPEN_FILES = 65_536
 PR_SET_PDEATHSIG = 1
 """Linux, prctl(2): the signal that a process gets when its parent dies."""
@@ -154,6 +161,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         self.hurry = threading.Event()
         self.leaving = False
         self._signals: set[int] = set()
+        self._lingering: deque[Any] = deque()
         # A put into a SimpleQueue is safe in a signal handler; taking a lock or starting a thread is not.
         self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()
 
@@ -179,6 +187,62 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             deadline.enter_context(watchdog.deadline(REQUEST_SECONDS, partial(_cut, conn.sock)))
             _incoming.deadline = deadline
             return super().handle(conn)
+
+    def finish_request(self, conn: Any, fs: Any) -> None:
+        """Take a connection back. One that is to be closed waits for its client at the poller.
+
+        gunicorn waits for it here, in the thread of the loop: two seconds for each client that does not close.
+        """
+        if fs.cancelled() or fs.exception() or fs.result():
+            super().finish_request(conn, fs)
+            return
+        self.nr_conns -= 1
+        try:
+            # A close with something unread would be a reset, which takes the answer away (RFC 9112, section 9.6).
+            conn.sock.shutdown(socket.SHUT_WR)
+            conn.sock.setblocking(False)
+            self.poller.register(conn.sock, selectors.EVENT_READ, partial(self._drain, conn))
+        except OSError:
+            conn.close()
+            return
+        conn.timeout = time.monotonic() + LINGER_SECONDS
+        self._lingering.append(conn)
+
+    def _drain(self, conn: Any, sock: socket.socket) -> None:
+        try:
+            is_open = bool(sock.recv(DRAIN_BYTES))
+        except BlockingIOError:
+            is_open = True
+        except OSError:
+            is_open = False
+        if not is_open:
+            self._lingering.remove(conn)
+            self._let_go(conn)
+
+    def _let_go(self, conn: Any) -> None:
+        self.poller.unregister(conn.sock)
+        conn.close()
+
+    def murder_pending(self) -> None:
+        """Close what waited too long for its first byte, and what lingered too long."""
+        self._take_late(self.pending_conns, self.on_pending_socket_readable)
+        super().murder_pending()
+        now = time.monotonic()
+        while self._lingering and self._lingering[0].timeout <= now:
+            self._let_go(self._lingering.popleft())
+
+    def murder_keepalived(self, force: bool = False) -> None:
+        """Close what waited too long for its next request."""
+        if not force:
+            self._take_late(self.keepalived_conns, self.on_client_socket_readable)
+        super().murder_keepalived(force)
+
+    def _take_late(self, conns: Iterable[Any], take: Callable[[Any, socket.socket], None]) -> None:
+        """Take what has come in time: beside hundreds of agents, this loop may look only after the time was over."""
+        now = time.monotonic()
+        for conn in list(takewhile(lambda conn: conn.timeout <= now, conns)):
+            if _has_input(conn.sock):
+                take(conn, conn.sock)
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
         """Answer what is no request of HTTP: with a 4xx, because the fault is not ours (gunicorn has one 501)."""
@@ -261,7 +325,14 @@ class _WholeRequests:
 
 
 def _cut(connection: socket.socket) -> None:
-    connection.shutdown(socket.SHUT_RDWR)
+    # Only what is yet to come: a request that is there already, and that we were too busy to read, has its answer.
+    connection.shutdown(socket.SHUT_RD)
+
+
+def _has_input(connection: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 class _Logger(Logger):  # type: ignore[misc]

@@ -4,18 +4,23 @@ They were read in gunicorn 27.0.1. A newer version may have moved them: these te
 """
 
 import inspect
+import logging
+import selectors
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 
-import gunicorn
+import gunicorn.util
 import pytest
 import requests
 from gunicorn.arbiter import Arbiter
+from gunicorn.config import Config
 from gunicorn.workers import gthread
 from gunicorn.workers.gthread import ThreadWorker
 
+from gligabao import server as server_module
 from tests.process import ServerProcess
 
 MADE_FOR = "27.0.1"
@@ -54,6 +59,15 @@ def test_connections_can_wait_at_the_poller():
     assert "self.pending_conns.remove(conn)" in source and "conn.data_ready = True" in source
     assert "self.enqueue_req(conn)" in inspect.getsource(ThreadWorker.accept)
     assert {"initialized", "data_ready"} <= set(inspect.getsource(gthread.TConn.__init__).replace(".", " ").split())
+
+
+def test_the_loop_takes_connections_back_and_ends_them_through_these():
+    finish = inspect.getsource(ThreadWorker.finish_request)
+    assert "result = fs.result() if not fs.cancelled() else False" in finish
+    assert finish.index("elif result:") < finish.index("self.nr_conns -= 1\n                conn.close(graceful=True)")
+    loop = inspect.getsource(ThreadWorker.run)
+    assert loop.count("self.murder_pending()") == loop.count("self.murder_keepalived()") == 2
+    assert "sock.recv" in inspect.getsource(gunicorn.util.close_graceful)  # what must not happen in the loop
 
 
 def test_the_worker_gets_its_threads_and_answers_errors_through_these():
@@ -142,6 +156,66 @@ def test_requests_that_drip_are_cut(server, start):
         thread.join(10)
         for connection in connections:
             connection.close()
+
+
+CLOSING = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+def test_clients_that_do_not_close_hold_nobody_up(server):
+    """gunicorn waits two seconds for each in the thread of its loop: from 15 on, its master took the loop for dead."""
+    connections = open_connections(server, 24, CLOSING)
+    try:
+        for connection in connections:
+            assert read_all(connection).startswith(b"HTTP/1.1 200 ")
+        assert requests.get(f"{server.url}/healthz", timeout=2).status_code == 200
+        for connection in connections:
+            wait_until_refused(connection)
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def read_all(connection):
+    return b"".join(iter(lambda: connection.recv(4096), b""))
+
+
+def wait_until_refused(connection):
+    """Wait until the server has let go of a connection: what is sent on it is refused then."""
+    deadline = time.monotonic() + 20
+    with suppress(ConnectionError):
+        while time.monotonic() < deadline:
+            connection.sendall(b"x")
+            time.sleep(0.05)
+        pytest.fail("the server keeps a connection open that it has answered")
+
+
+def test_a_client_that_sends_more_than_is_read_gets_the_whole_answer(server):
+    """A close with something unread would be a reset, which takes the answer away from the client."""
+    too_long = b"POST /v1/gb/research HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4000000\r\n\r\n" + b"x" * 500_000
+    (connection,) = open_connections(server, 1, too_long)
+    with connection:
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 413 ") and answer.rstrip().endswith(b"}")
+
+
+def test_what_came_in_time_is_taken_by_a_loop_that_looks_late():
+    worker = server_module._Worker(1, 1, [], None, 30, Config(), logging.getLogger())
+    worker.poller = selectors.DefaultSelector()
+    taken = []
+    worker.enqueue_req = taken.append
+    conns = []
+    with ExitStack() as sockets:
+        for sent in (b"GET", b""):
+            ours, theirs = (sockets.enter_context(one) for one in socket.socketpair())
+            theirs.sendall(sent)
+            conns.append(gthread.TConn(worker.cfg, ours, "", ""))
+            conns[-1].timeout = time.monotonic()
+            worker.poller.register(ours, selectors.EVENT_READ)
+        worker.pending_conns.extend(conns)
+        worker.murder_pending()
+        assert taken == conns[:1] and not worker.pending_conns and conns[1].sock.fileno() == -1
+    worker.poller.close()
+    worker.tmp.close()
 
 
 def test_a_body_in_chunks_that_is_too_long_is_a_413(server):

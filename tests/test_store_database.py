@@ -379,6 +379,28 @@ def test_waiting_for_a_connection_has_an_end(postgres_url, monkeypatch):
         db.close()
 
 
+def test_a_close_wakes_whoever_waits_for_a_connection_or_for_an_answer(postgres_url, monkeypatch):
+    monkeypatch.setattr("gligabao.store.postgres.WRITERS", 1)
+    db = open_database(postgres_url)
+    migrate(db)
+    began = threading.Event()
+
+    def sleep():
+        with db.transaction() as tx:
+            began.set()
+            tx.run_script("SELECT pg_sleep(60)")
+
+    with ThreadPoolExecutor(2) as pool:
+        asleep = pool.submit(sleep)
+        assert began.wait(20)
+        waiting = pool.submit(insert, db)
+        db.close()
+        for use in (asleep, waiting):
+            with pytest.raises(StoreError):
+                use.result(20)
+    db.close()
+
+
 def test_an_sqlite_file_is_readable_by_its_owner_only(sqlite_url):
     database = open_database(sqlite_url)
     try:

@@ -53,6 +53,11 @@ class Manager:
         """Whether the server is about to leave and starts nothing more."""
         return self._stopping
 
+    @property
+    def stopping_seconds(self) -> float:
+        """How long ago the stop began."""
+        return time.monotonic() - self._stop_began if self._stopping else 0.0
+
     def start(self, *, user_id: str, topic: str, max_steps: int, model: str) -> Run:
         """Record a research, start its agent on a thread of its own and return the run.
 

@@ -4,6 +4,7 @@ import logging
 import os
 import select
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
@@ -33,6 +34,8 @@ request then waits behind all of them: with 20 instead of 4 the slowest answers 
 long. Agents wait for a connection in the order they came."""
 
 OPEN_SECONDS = 10
+CLOSE_SECONDS = 0.2
+"""How long a close waits for the threads of a pool: one may be about to connect to a server that is away."""
 WAIT_SECONDS = 5
 """How long a caller waits for a connection."""
 
@@ -69,6 +72,8 @@ class PostgresDatabase:
         _check_reachable(address)
         self._queries = load_queries("postgres")
         self._watchdog = Watchdog()
+        self._lock = threading.Lock()  # guards the connections in use
+        self._in_use: set[PostgresConnection] = set()
         self._writers = _make_pool(address, "gligabao-writers", WRITERS)
         self._readers = _make_pool(address, "gligabao-readers", pool_size)
         with _our_errors():
@@ -113,18 +118,28 @@ class PostgresDatabase:
         self.fetch_one("ping")
 
     def close(self) -> None:
-        """Close the pool and end its threads. Whoever still comes gets a `StoreError`."""
-        self._writers.close()
-        self._readers.close()
+        """Close all connections and end the threads behind them.
+
+        Whoever still comes gets a `StoreError`, and at once whoever waits: for a connection, or for an answer on one.
+        """
+        for pool in (self._writers, self._readers):
+            pool.close(CLOSE_SECONDS)
+        with self._lock:
+            for connection in self._in_use:
+                _cut(connection)
         self._watchdog.close()
 
     @contextmanager
     def _connection(self, pool: _Pool, seconds: float | None) -> Iterator[PostgresConnection]:
         connection = _take(pool)
+        with self._lock:
+            self._in_use.add(connection)
         try:
             with self._watchdog.deadline(seconds, partial(_cut, connection)) if seconds else nullcontext():
                 yield connection
         finally:
+            with self._lock:
+                self._in_use.discard(connection)
             pool.putconn(connection)
 
 

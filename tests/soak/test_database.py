@@ -16,7 +16,7 @@ import pytest
 import requests
 from psycopg import conninfo
 
-from gligabao.server import MASTER_PATIENCE_SECONDS
+from gligabao.app import STOP_SECONDS
 from gligabao.simulator.replies import hang, text
 from gligabao.store.postgres import READ_SECONDS, WAIT_SECONDS, WRITE_SECONDS
 from tests import postgres
@@ -253,7 +253,7 @@ def test_a_stop_while_the_database_is_away(
         found = site.check(charges=None)
     assert found.ends == {"interrupted": agents}
     figures(f"exit code 0 after {seconds:.1f} s; {agents} runs ended by the next start")
-    assert seconds <= MASTER_PATIENCE_SECONDS + 2
+    assert seconds <= STOP_SECONDS + 1
 
 
 def test_all_connections_are_cut_again_and_again(

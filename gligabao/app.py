@@ -136,6 +136,9 @@ def _finish(response: Response) -> Response:
 def _end_orphans(db: Database, runs: Runs, predecessor: str | None) -> None:
     """End the runs that a dead process left running. On SQLite there is one server, so that is every run."""
     owner = None if db.dialect == "sqlite" else predecessor
+    if predecessor is not None:
+        # One that it began may be stored only now, and nobody would look for it later.
+        runs.await_starts(owner=predecessor, patient=True)
     if db.dialect == "sqlite" or predecessor is not None:
         ended = runs.interrupt_runs(owner=owner, error=INTERRUPTED, at=now())
         if ended:

@@ -161,7 +161,12 @@ class Handlers:
 
     def _disk_is_full(self) -> bool:
         url = self._config.database_url
-        return is_sqlite(url) and shutil.disk_usage(sqlite_path(url).parent).free < MIN_FREE_BYTES
+        if not is_sqlite(url):
+            return False
+        try:
+            return shutil.disk_usage(sqlite_path(url).parent).free < MIN_FREE_BYTES
+        except OSError:
+            return False  # the folder is gone: the database has told so
 
 
 Model = TypeVar("Model", bound=Input)

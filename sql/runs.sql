@@ -80,6 +80,14 @@ WHERE parent_id = :parent_id AND user_id || '' = :user_id AND status = :status A
 ORDER BY id DESC
 LIMIT :limit;
 
+-- name: list_started
+-- The sub-agents of a run in the order they were started, whoever's they are.
+SELECT id, user_id, parent_id, name, reason, topic, status, state, model, max_steps, steps, tool_calls,
+    input_tokens, output_tokens, cost_usd, report, error, stop_reason, created_at, finished_at
+FROM gb_agent_research_runs
+WHERE parent_id = :parent_id
+ORDER BY id;
+
 -- name: count_running
 -- The runs that a node has at work, sub-agents included.
 SELECT COUNT(*) AS running FROM gb_agent_research_runs WHERE status = 'running' AND owner = :owner;

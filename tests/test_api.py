@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from flask import jsonify
 
 from gligabao.simulator import replies
 from tests.world import World
@@ -92,6 +93,7 @@ BAD_TEXTS = [
     (b'{"topic": NaN}', "the body is not usable JSON: NaN"),
     (b'{"topic": "a", "topic": "b"}', "the body is not usable JSON: topic given more than once"),
     (b"\xff\xfe{}", "the body is not UTF-8"),
+    (rb'{"\ud800": 1, "\ud800": 2}', "the body is not usable JSON: ? given more than once"),
     (b'{"a": 1' + b', "a": 1' * 100_000 + b"}", "the body is not usable JSON: a given more than once"),
     (b"[" * 100_000, "the body is nested too deeply"),
     (b'{"max_steps": ' + b"9" * 5000 + b"}", "the body is not usable JSON"),
@@ -105,6 +107,14 @@ def test_a_body_that_is_no_json_object_is_told(world, raw, told, label):
     response = world.client.post("/v1/gb/research", data=raw, content_type=label)
     assert response.status_code == 400
     assert response.json["error"].startswith(told)
+
+
+@pytest.mark.parametrize("text", ["half \ud800", "\udc00\ud83d half"])
+def test_half_a_surrogate_pair_stops_no_answer(world, text):
+    with world.app.app_context():
+        answer = jsonify({"error": text})
+    assert answer.json == {"error": text.encode("utf-8", "replace").decode()}
+    assert answer.content_length == len(answer.data)
 
 
 @pytest.mark.parametrize("label", ["text/plain", "multipart/form-data; boundary=x", "application/xml", "text/json"])
@@ -318,3 +328,19 @@ def test_readiness_tells_when_the_server_stops(world):
     assert response.status_code == 503
     assert response.json["error"] == "the server is stopping"
     assert world.post().status_code == 503
+
+
+def test_readiness_tells_that_the_database_is_gone(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    world = World(f"sqlite:///{folder}/gligabao.db", tmp_path)
+    try:
+        folder.rename(tmp_path / "elsewhere")
+        response = world.client.get("/readyz")
+        assert response.status_code == 503
+        assert "was removed or replaced" in response.json["error"]
+        assert world.post().status_code == 503
+        (tmp_path / "elsewhere").rename(folder)
+        assert world.client.get("/readyz").status_code == 200
+    finally:
+        world.close()

@@ -5,7 +5,9 @@ They were read in gunicorn 27.0.1. A newer version may have moved them: these te
 
 import inspect
 import logging
+import os
 import selectors
+import signal
 import socket
 import threading
 import time
@@ -18,9 +20,10 @@ import requests
 from gunicorn.arbiter import Arbiter
 from gunicorn.config import Config
 from gunicorn.workers import gthread
-from gunicorn.workers.gthread import ThreadWorker
+from gunicorn.workers.gthread import PollableMethodQueue, ThreadWorker
 
-from gligabao import server as server_module
+from gligabao import worker as worker_module
+from gligabao.worker import Worker
 from tests.process import ServerProcess
 
 MADE_FOR = "27.0.1"
@@ -59,6 +62,60 @@ def test_connections_can_wait_at_the_poller():
     assert "self.pending_conns.remove(conn)" in source and "conn.data_ready = True" in source
     assert "self.enqueue_req(conn)" in inspect.getsource(ThreadWorker.accept)
     assert {"initialized", "data_ready"} <= set(inspect.getsource(gthread.TConn.__init__).replace(".", " ").split())
+
+
+def test_a_request_that_ends_after_the_loop_writes_into_no_file(tmp_path):
+    """gunicorn's own queue closes its pipe and goes on using its number, which the next file to be opened gets."""
+    methods = worker_module._MethodQueue()
+    methods.init()
+    methods.close()
+    with (tmp_path / "database").open("wb") as first, (tmp_path / "other").open("wb") as second:
+        methods.defer(lambda: None)
+        assert first.tell() == second.tell() == 0
+    assert [path.stat().st_size for path in sorted(tmp_path.iterdir())] == [0, 0]
+    PollableMethodQueue.close(methods)
+
+
+def test_signals_are_held_back_until_the_worker_has_its_handlers():
+    source = inspect.getsource(Worker.__mro__[2].init_process)
+    assert source.index("self.init_signals()") < source.index("self.load_wsgi()")
+    assert "os.fork()" in inspect.getsource(Arbiter.spawn_worker)
+    assert "worker.tmp.last_update() <= self.timeout" in inspect.getsource(Arbiter.murder_workers)
+
+
+def test_signals_to_the_whole_group_change_nothing(tmp_path):
+    server = ServerProcess(tmp_path, database_url=f"sqlite:///{tmp_path}/g.db").wait_until_ready()
+    try:
+        for number in (signal.SIGHUP, signal.SIGUSR2, signal.SIGHUP):
+            os.killpg(server.process.pid, number)
+            assert requests.get(f"{server.url}/healthz", timeout=30).status_code == 200
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        assert sum("is ready on" in line for line in server.log) == 1
+    finally:
+        server.kill()
+
+
+def test_more_connections_than_file_descriptors_end_no_worker(tmp_path):
+    server = ServerProcess(
+        tmp_path,
+        prefix=["sh", "-c", 'ulimit -n 128; exec "$@"', "sh"],
+        database_url=f"sqlite:///{tmp_path}/g.db",
+        threads="16",
+    ).wait_until_ready()
+    connections = []
+    try:
+        with suppress(ConnectionError):
+            for _ in range(200):
+                connections += open_connections(server, 1, b"")
+        for connection in connections:
+            connection.close()
+        assert requests.get(f"{server.url}/healthz", timeout=30).status_code == 200
+        assert sum("is ready on" in line for line in server.log) == 1
+    finally:
+        for connection in connections:
+            connection.close()
+        server.kill()
 
 
 def test_the_loop_takes_connections_back_and_ends_them_through_these():
@@ -199,7 +256,7 @@ def test_a_client_that_sends_more_than_is_read_gets_the_whole_answer(server):
 
 
 def test_what_came_in_time_is_taken_by_a_loop_that_looks_late():
-    worker = server_module._Worker(1, 1, [], None, 30, Config(), logging.getLogger())
+    worker = Worker(1, 1, [], None, 30, Config(), logging.getLogger())
     worker.poller = selectors.DefaultSelector()
     taken = []
     worker.enqueue_req = taken.append

@@ -1,9 +1,14 @@
 """The database: its URL, transactions and snapshots, values, errors, threads, and an end that leaves nothing."""
 
 import json
+import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -314,16 +319,138 @@ def test_the_write_ahead_log_is_put_away_when_the_database_closes(sqlite_url):
 def test_another_process_that_writes_is_waited_for(sqlite_url):
     db = open_database(sqlite_url)
     migrate(db)
-    other = sqlite3.connect(sqlite_path(sqlite_url), isolation_level=None, check_same_thread=False)
-    other.execute("BEGIN IMMEDIATE")
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            written = pool.submit(insert, db)
-            other.execute("COMMIT")
-            assert written.result(20)["id"] == 1
-    finally:
-        other.close()
+    with ThreadPoolExecutor(1) as pool, another_writer(sqlite_url) as end:
+        written = pool.submit(insert, db)
+        end()
+        assert written.result(20)["id"] == 1
+    db.close()
+
+
+WRITER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("writing", flush=True)
+sys.stdin.read()
+connection.execute("COMMIT")
+"""
+
+
+@contextmanager
+def another_writer(url):
+    """Have another process write to the database until the block ends, or calls what it is given."""
+    command = [sys.executable, "-c", WRITER, str(sqlite_path(url))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def end():
+            process.stdin.close()
+            process.wait(20)
+
+        assert process.stdout.readline() == "writing\n"
+        try:
+            yield end
+        finally:
+            end()
+
+
+def wait_for_writers(db, count):
+    """Wait until so many threads are queued up to write."""
+    deadline = time.monotonic() + 20
+    while len(db._turns) < count:
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.005)
+
+
+def test_a_close_wakes_whoever_waits_for_another_process_that_writes(sqlite_url):
+    db = open_database(sqlite_url)
+    migrate(db)
+    with ThreadPoolExecutor(8) as pool, another_writer(sqlite_url):
+        waiting = [pool.submit(insert, db, user_id=f"u{number}") for number in range(8)]
+        wait_for_writers(db, 7)
         db.close()
+        for use in waiting:
+            with pytest.raises(StoreError, match="the database is closed"):
+                use.result(20)
+    db.close()
+    again = open_database(sqlite_url)
+    assert running(again) == 0
+    again.close()
+    assert [path.name for path in sqlite_path(sqlite_url).parent.iterdir()] == ["gligabao.db"]
+
+
+def test_a_close_lets_a_transaction_end_and_nobody_after_it_begin(sqlite_url, monkeypatch):
+    monkeypatch.setattr("gligabao.store.sqlite.CLOSE_WAIT_SECONDS", 0.01)
+    db = open_database(sqlite_url)
+    migrate(db)
+    with ThreadPoolExecutor(2) as pool:
+        with db.transaction() as tx:
+            waiting = pool.submit(insert, db)
+            wait_for_writers(db, 1)
+            pool.submit(db.close).result(20)
+            with pytest.raises(StoreError, match="closed"):
+                waiting.result(20)
+            tx.fetch_one("insert_run", **RUN)
+    db.close()
+    again = open_database(sqlite_url)
+    assert running(again) == 1
+    again.close()
+
+
+def test_writes_that_wait_for_the_same_process_fail_together(sqlite_url, monkeypatch):
+    monkeypatch.setattr("gligabao.store.sqlite.LOCK_SECONDS", 1)
+    db = open_database(sqlite_url)
+    migrate(db)
+    with ThreadPoolExecutor(60) as pool:
+        with another_writer(sqlite_url):
+            waiting = [pool.submit(insert, db, user_id=f"u{number}") for number in range(60)]
+            for use in waiting:  # one after the other they would wait for a minute
+                with pytest.raises(StoreError, match="another process writes to the database") as failure:
+                    use.result(20)
+                assert failure.value.retry_after_seconds
+            assert running(db) == 0
+        assert insert(db)["id"] == 1
+    db.close()
+
+
+def remove_file(folder):
+    for path in folder.iterdir():
+        path.unlink()
+
+
+def replace_file(folder):
+    folder.rename(folder.with_name("old"))
+    folder.mkdir()
+    open_database(f"sqlite:///{folder}/gligabao.db").close()
+
+
+@pytest.mark.parametrize("lose", [remove_file, shutil.rmtree, replace_file])
+def test_a_file_that_was_removed_or_replaced_is_used_no_more(tmp_path, lose):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    db = open_database(f"sqlite:///{folder}/gligabao.db", pool_size=2)
+    migrate(db)
+    insert(db)
+    lose(folder)
+    left = sorted(tmp_path.rglob("*"))
+    for use in (db.ping, lambda: insert(db), lambda: running(db), db.snapshot().__enter__):
+        with pytest.raises(StoreError, match=r"was removed or replaced .* restart the server"):
+            use()
+    db.close()
+    assert sorted(tmp_path.rglob("*")) == left
+
+
+def test_a_file_that_was_put_back_is_used_again(sqlite_url):
+    db = open_database(sqlite_url)
+    migrate(db)
+    path = sqlite_path(sqlite_url)
+    path.rename(path.with_name("elsewhere.db"))
+    with pytest.raises(StoreError):
+        insert(db)
+    path.with_name("elsewhere.db").rename(path)
+    db.ping()
+    insert(db)
+    assert running(db) == 1
+    db.close()
 
 
 # A Postgres that goes away

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,10 @@ def serve(ctx: click.Context, /, insecure: bool, **flags: Any) -> None:
 
     A flag wins over the environment, and that over the file; `gligabao config` prints what is in force.
     """
-    # From the first moment on: the server itself takes these over once it is built.
+    # From the first moment on: the server itself takes these over once it is built. Not by an exception, which the
+    # import system may swallow.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))
+        signal.signal(number, lambda *_: os._exit(0))
     from gligabao.config import Config
 
     config_file: Path | None = ctx.obj

@@ -200,6 +200,7 @@ class Manager:
 
     def _try_to_end_lost_starts(self) -> None:
         shared = self._shared
+        shared.runs.await_starts(owner=shared.owner)
         stored = [run.id for run in shared.runs.list_running(owner=shared.owner)]
         with self._lock:
             # What was being started at that moment may be among them, and have its agent only in a moment.

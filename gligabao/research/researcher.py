@@ -161,9 +161,7 @@ class Researcher:
         return ended_at
 
     def _find_lost(self, member: Member) -> list[Run]:
-        runs = self._shared.runs.list_runs(
-            user_id=member.run.user_id, status=None, parent_id=member.run.id, before=None, limit=500
-        )
+        runs = self._shared.runs.list_started(member.run.id, owner=self._shared.owner)
         with member.tree.lock:
             return [run for run in runs if run.name not in member.children]
 

@@ -5,6 +5,7 @@ import os
 import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
@@ -53,7 +54,15 @@ _SESSION = """
     SET idle_in_transaction_session_timeout = '60s';
 """
 
-_CONNECT = {"connect_timeout": "5", "tcp_user_timeout": "10000", "application_name": "gligabao"}
+_CONNECT = {
+    "connect_timeout": "5",
+    "tcp_user_timeout": "10000",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "client_encoding": "UTF8",
+    "application_name": "gligabao",
+}
 
 PostgresConnection = psycopg.Connection[dict[str, Any]]
 _Pool = ConnectionPool[PostgresConnection]
@@ -69,13 +78,13 @@ class PostgresDatabase:
 
     def __init__(self, url: str, *, pool_size: int) -> None:
         address = _read_url(url)
-        _check_reachable(address)
+        _check_server(address)
         self._queries = load_queries("postgres")
         self._watchdog = Watchdog()
         self._lock = threading.Lock()  # guards the connections in use
         self._in_use: set[PostgresConnection] = set()
-        self._writers = _make_pool(address, "gligabao-writers", WRITERS)
-        self._readers = _make_pool(address, "gligabao-readers", pool_size)
+        self._writers = self._make_pool(address, "gligabao-writers", WRITERS)
+        self._readers = self._make_pool(address, "gligabao-readers", pool_size)
         with _our_errors():
             self._writers.open(wait=True, timeout=OPEN_SECONDS)
             self._readers.open(wait=True, timeout=OPEN_SECONDS)
@@ -137,34 +146,40 @@ class PostgresDatabase:
         try:
             with self._watchdog.deadline(seconds, partial(_cut, connection)) if seconds else nullcontext():
                 yield connection
+        except psycopg.errors.FeatureNotSupported:
+            # A table was altered under a prepared statement, which the connection would keep for as long as it lives.
+            connection.close()
+            raise
         finally:
             with self._lock:
                 self._in_use.discard(connection)
             pool.putconn(connection)
 
+    def _make_pool(self, address: str, name: str, size: int) -> _Pool:
+        return ConnectionPool[PostgresConnection](
+            address,
+            kwargs={"autocommit": True, "row_factory": dict_row},
+            configure=self._configure,
+            min_size=1,
+            max_size=size,
+            timeout=WAIT_SECONDS,
+            reconnect_timeout=RECONNECT_SECONDS,
+            name=name,
+            open=False,
+        )
 
-def _make_pool(address: str, name: str, size: int) -> _Pool:
-    return ConnectionPool[PostgresConnection](
-        address,
-        kwargs={"autocommit": True, "row_factory": dict_row},
-        configure=_configure,
-        min_size=1,
-        max_size=size,
-        timeout=WAIT_SECONDS,
-        reconnect_timeout=RECONNECT_SECONDS,
-        name=name,
-        open=False,
-    )
+    def _configure(self, connection: PostgresConnection) -> None:
+        connection.adapters.register_loader("timestamptz", TimeText)
+        with self._watchdog.deadline(READ_SECONDS, partial(_cut, connection)):
+            connection.execute(_SESSION)
 
 
 def _take(pool: _Pool) -> PostgresConnection:
-    connection = pool.getconn()
-    if _hung_up(connection):
-        # The server was restarted: the others of the pool are most likely gone too. Renew them all.
+    """Lend a connection that the server has not hung up: after a restart of it, all that lay idle are hung up."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while _hung_up(connection := pool.getconn(max(0.0, deadline - time.monotonic()))):
         connection.close()
         pool.putconn(connection)
-        pool.check()
-        connection = pool.getconn()
     return connection
 
 
@@ -191,17 +206,15 @@ def _read_url(url: str) -> str:
     return conninfo.make_conninfo("", **{**_CONNECT, **given})
 
 
-def _check_reachable(address: str) -> None:
+def _check_server(address: str) -> None:
     # The pool would try again and again, and not say what is wrong.
     try:
-        psycopg.connect(address).close()
+        with psycopg.connect(address) as connection:
+            encoding = connection.info.parameter_status("server_encoding")
     except psycopg.Error as error:
         raise StoreError(f"the database cannot be reached: {' '.join(str(error).split())}") from error
-
-
-def _configure(connection: PostgresConnection) -> None:
-    connection.adapters.register_loader("timestamptz", TimeText)
-    connection.execute(_SESSION)
+    if encoding != "UTF8":
+        raise ConfigError(f"database_url: the database has the encoding {encoding}: make one with ENCODING 'UTF8'")
 
 
 def _hung_up(connection: PostgresConnection) -> bool:

@@ -33,9 +33,12 @@ class Runs:
         try:
             with self._db.transaction() as tx:
                 if new.parent_id is None:
+                    tx.fetch_one("lock_start_of_user", owner=owner, user_id=new.user_id)
                     _check_limit(tx, new.user_id, max_working)
-                elif not tx.fetch_one("lock_parent", id=new.parent_id, owner=owner):
-                    raise RunLost(_lost(new.parent_id))
+                else:
+                    tx.fetch_one("lock_start", owner=owner)
+                    if not tx.fetch_one("lock_parent", id=new.parent_id, owner=owner):
+                        raise RunLost(_lost(new.parent_id))
                 return _insert_run(tx, new, owner)
         except StoreConflict:
             raise Conflict(f'there is a sub-agent "{new.name}" already: choose another name') from None
@@ -49,8 +52,14 @@ class Runs:
         figures = {**_figures(totals), "state": states[-1].state if states else None}
         if self._db.dialect == "postgres":
             # One statement, one round trip: what agents do most often must not hold a connection for five.
-            rows = [state.as_json() for state in states]
-            saved = self._db.execute("save_progress_and_states", id=run_id, owner=owner, states=rows, **figures)
+            saved = self._db.execute(
+                "save_progress_and_states",
+                id=run_id,
+                owner=owner,
+                newest=max((state.seq for state in states), default=0),
+                states=[state.as_json() for state in states],
+                **figures,
+            )
         else:
             with self._db.transaction() as tx:
                 saved = tx.execute("save_progress", id=run_id, owner=owner, **figures)
@@ -78,6 +87,15 @@ class Runs:
             if not ended:
                 raise RunLost(_lost(run_id))
             _save_states(tx, run_id, states)
+
+    def await_starts(self, *, owner: str, patient: bool = False) -> None:
+        """Return when no start of that owner is under way in the database any more, whoever waits for its answer.
+
+        What was answered with an error may be stored later, as long as it is. Raises `StoreError` when one takes longer
+        than seconds (`patient`: a minute).
+        """
+        with self._db.transaction(patient=patient) as tx:
+            tx.fetch_one("lock_starts", owner=owner, wait="60s" if patient else "5s")
 
     def interrupt_runs(self, *, owner: str | None, error: str, at: str) -> list[int]:
         """End all that is at work at that owner (None: at any) as failed, and return the ids.
@@ -138,6 +156,12 @@ class Runs:
             query, params["status"] = f"{query}_by_status", status
         return [_run(row) for row in self._db.fetch_all(query, **params)]
 
+    def list_started(self, parent_id: int, *, owner: str) -> list[Run]:
+        """Return the sub-agents of a run of that owner, oldest first, once every start of one has come out."""
+        with self._db.transaction() as tx:
+            tx.fetch_one("lock_parent", id=parent_id, owner=owner)  # as each start of a sub-agent holds it
+            return [_run(row) for row in tx.fetch_all("list_started", parent_id=parent_id)]
+
     def count_running(self, *, owner: str) -> int:
         """Return how many runs that owner has at work, sub-agents included."""
         row = self._db.fetch_one("count_running", owner=owner)
@@ -149,7 +173,6 @@ class Runs:
 
 
 def _check_limit(tx: Transaction, user_id: str, max_working: int) -> None:
-    tx.fetch_one("lock_user", user_id=user_id)
     row = tx.fetch_one("count_working", user_id=user_id)
     working = row["working"] if row else 0
     if working >= max_working:

@@ -6,9 +6,11 @@ their own and wait for nobody.
 """
 
 import logging
+import os
 import re
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,25 +20,36 @@ from gligabao.errors import ConfigError, StoreError
 from gligabao.store.mounts import file_system, is_network
 from gligabao.store.queries import load_queries
 from gligabao.store.transaction import RETRY_AFTER_SECONDS, Row, StoreConflict, Transaction, Value
-from gligabao.store.turns import Turns
+from gligabao.store.turns import CLOSED, Turns
 
 log = logging.getLogger(__name__)
 
 OLDEST_SQLITE = (3, 35, 0)
 """The first one with RETURNING."""
 
-BUSY_SECONDS = 30
-"""How long a write waits for another process that writes: a back-up, or a key command."""
+LOCK_SECONDS = 8
+"""How long a write waits for another process that writes, and with it all writes behind it."""
+
+POLL_SECONDS = 0.25
+"""How long the driver waits for another process before it lets us see whether the database was closed meanwhile."""
 
 WRITE_WAIT_SECONDS = 60
+"""How long a write waits for the writes of this process before it."""
+
+OPEN_WAIT_SECONDS = 30
 READ_WAIT_SECONDS = 5
 CLOSE_WAIT_SECONDS = 1
+
+_LOCKED = "another process writes to the database and does not come to an end: try again when it has"
+_LOST_FILE = (
+    "the file of the database was removed or replaced while the server runs: put it back, or restart the server"
+)
 
 # NORMAL: a process that is killed loses nothing; a power cut may lose the last commits, never the consistency.
 _EACH = ("synchronous = NORMAL", "foreign_keys = ON", "journal_size_limit = 67108864")
 
-# Another process that reads holds this up: it is not waited for, and the log is then emptied at the next start.
-_EMPTY_LOG = ("busy_timeout = 500", "wal_checkpoint(TRUNCATE)", f"busy_timeout = {BUSY_SECONDS * 1000}")
+# Another process that reads holds this up: it is not waited for long, and the next start empties the log then.
+_EMPTY_LOG = "wal_checkpoint(TRUNCATE)"
 
 
 class SqliteDatabase:
@@ -53,17 +66,19 @@ class SqliteDatabase:
         try:
             # Topics and reports are nobody else's business. SQLite gives its other files the mode of this one.
             path.touch(mode=0o600)
-            self._writer = self._connect("journal_mode = WAL", *_EMPTY_LOG)
+            self._file = _identify(path)
+            pragmas = ("journal_mode = WAL", f"busy_timeout = {POLL_SECONDS * 1000:.0f}", _EMPTY_LOG)
+            self._writer = _connect(path, OPEN_WAIT_SECONDS, *pragmas)
         except (sqlite3.Error, OSError) as error:
             raise ConfigError(f"the database {path} cannot be opened: {error}") from error
-        self._readers = _Readers(lambda: self._connect("query_only = ON"), pool_size)
+        self._readers = _Readers(lambda: _connect(path, READ_WAIT_SECONDS, "query_only = ON"), pool_size)
 
     @contextmanager
     def transaction(self, *, patient: bool = False) -> Iterator[Transaction]:
         """Write: what the block does is stored when it ends, and undone when it raises."""
         with _our_errors(), self._turns.turn(WRITE_WAIT_SECONDS):
-            # Not the plain BEGIN: a transaction that begins as a reader cannot always become a writer.
-            self._writer.execute("BEGIN IMMEDIATE")
+            self._check_file()
+            self._begin()
             try:
                 yield SqliteTransaction(self._writer, self._queries)
                 self._writer.execute("COMMIT")
@@ -78,7 +93,7 @@ class SqliteDatabase:
     @contextmanager
     def snapshot(self) -> Iterator[Transaction]:
         """Read: all queries of the block see the same state of the database."""
-        with _our_errors(), self._readers.reader() as reader:
+        with self._reader() as reader:
             reader.execute("BEGIN")
             try:
                 yield Transaction(reader, self._queries)
@@ -87,12 +102,12 @@ class SqliteDatabase:
 
     def fetch_one(self, name: str, /, **params: Value) -> Row | None:
         """Return the first row of the query, None when there is none."""
-        with _our_errors(), self._readers.reader() as reader:
+        with self._reader() as reader:
             return Transaction(reader, self._queries).fetch_one(name, **params)
 
     def fetch_all(self, name: str, /, **params: Value) -> list[Row]:
         """Return all rows of the query."""
-        with _our_errors(), self._readers.reader() as reader:
+        with self._reader() as reader:
             return Transaction(reader, self._queries).fetch_all(name, **params)
 
     def ping(self) -> None:
@@ -100,10 +115,14 @@ class SqliteDatabase:
         self.fetch_one("ping")
 
     def close(self) -> None:
-        """Close all connections. Whoever still comes gets a `StoreError`."""
+        """Close all connections.
+
+        Whoever still comes gets a `StoreError`, and so does whoever waits to write: for a turn at once, for another
+        process within `POLL_SECONDS`. A transaction that has begun may end.
+        """
         self._readers.close()
         try:
-            with _our_errors(), self._turns.turn(CLOSE_WAIT_SECONDS):
+            with _our_errors(), self._turns.last_turn(CLOSE_WAIT_SECONDS):
                 self._close_writer()
         except StoreError as error:
             # A full disk, or a write that hangs. What was committed is safe in the log beside the file.
@@ -113,19 +132,42 @@ class SqliteDatabase:
         if not self._closed:
             self._closed = True
             try:
-                _set(self._writer, *_EMPTY_LOG)
+                _set(self._writer, _EMPTY_LOG)
             finally:
                 self._writer.close()
 
-    def _connect(self, *pragmas: str) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    def _begin(self) -> None:
+        """Take the lock of the database. No statement of the transaction waits for another process after that."""
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                # Not the plain BEGIN: a transaction that begins as a reader cannot always become a writer.
+                self._writer.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if not _is_locked(error):
+                    raise
+                if self._turns.are_over:
+                    raise StoreError(CLOSED, retry_after_seconds=RETRY_AFTER_SECONDS) from error
+                if time.monotonic() > deadline:
+                    # They have waited for the same lock. One after the other would wait for it again.
+                    self._turns.refuse_waiting(_LOCKED)
+                    raise StoreError(_LOCKED, retry_after_seconds=RETRY_AFTER_SECONDS) from error
+
+    @contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        self._check_file()
+        with _our_errors(), self._readers.reader() as reader:
+            yield reader
+
+    def _check_file(self) -> None:
+        """Raise `StoreError` when our connections lead to a file that the next start would not find."""
         try:
-            connection.row_factory = _row
-            _set(connection, *_EACH, *pragmas)
-        except sqlite3.Error:
-            connection.close()
-            raise
-        return connection
+            found = _identify(self._path)
+        except OSError as error:
+            raise StoreError(_LOST_FILE) from error
+        if found != self._file:
+            raise StoreError(_LOST_FILE)
 
 
 class SqliteTransaction(Transaction):
@@ -188,6 +230,29 @@ class _Readers:
                 self._idle.append(reader)
                 return
         reader.close()
+
+
+def _connect(path: Path, wait_seconds: float, *pragmas: str) -> sqlite3.Connection:
+    # Never makes a file: an empty one in place of one that was removed would be taken for the database.
+    address = f"{path.as_uri()}?mode=rw"
+    connection = sqlite3.connect(address, uri=True, timeout=wait_seconds, isolation_level=None, check_same_thread=False)
+    try:
+        connection.row_factory = _row
+        _set(connection, *_EACH, *pragmas)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _identify(path: Path) -> tuple[int, int]:
+    """Return what stays the same for as long as the path leads to the same file."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
+
+
+def _is_locked(error: sqlite3.Error) -> bool:
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # the higher bits say more about it
 
 
 def _row(cursor: sqlite3.Cursor, values: tuple[Value, ...]) -> Row:

@@ -8,34 +8,70 @@ from contextlib import contextmanager
 from gligabao.errors import StoreError
 from gligabao.store.transaction import RETRY_AFTER_SECONDS
 
+CLOSED = "the database is closed"
+
 
 class Turns:
     """A lock that is given to those who wait in the order they came, so that nobody starves.
 
-    `_lock` guards the queue and the holder. Who lets go names the next holder, so a late-comer cannot slip in.
+    `_lock` guards the queue, the holder and whether the turns are over. Who lets go names the next holder, so a
+    late-comer cannot slip in.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queue: deque[_Waiter] = deque()
         self._holder: int | None = None
+        self._over = False
 
     def __len__(self) -> int:
         """How many wait."""
         return len(self._queue)
 
+    @property
+    def are_over(self) -> bool:
+        """Whether there are last turns only."""
+        return self._over
+
     @contextmanager
     def turn(self, wait_seconds: float) -> Iterator[None]:
-        """Run the block alone, or raise `StoreError` when the turn does not come in time."""
+        """Run the block alone, or raise `StoreError` when the turn does not come in time, or not at all."""
         self._take(wait_seconds)
         try:
             yield
         finally:
             self._give_up()
 
-    def _take(self, wait_seconds: float) -> None:
+    @contextmanager
+    def last_turn(self, wait_seconds: float) -> Iterator[None]:
+        """As `turn`, and from now on there are last turns only: whoever waits or comes for another is refused."""
+        with self._lock:
+            if not self._over:
+                self._over = True
+                self._refuse_queue(CLOSED)
+        self._take(wait_seconds, is_last=True)
+        try:
+            yield
+        finally:
+            self._give_up()
+
+    def refuse_waiting(self, reason: str) -> None:
+        """Let all who wait now raise `StoreError` at once. Whoever comes later waits for a turn again."""
+        with self._lock:
+            if not self._over:  # those who wait for a last turn are never refused
+                self._refuse_queue(reason)
+
+    def _refuse_queue(self, reason: str) -> None:
+        for waiter in self._queue:
+            waiter.refusal = reason
+            waiter.answered.release()
+        self._queue.clear()
+
+    def _take(self, wait_seconds: float, *, is_last: bool = False) -> None:
         me = threading.get_ident()
         with self._lock:
+            if self._over and not is_last:
+                raise StoreError(CLOSED, retry_after_seconds=RETRY_AFTER_SECONDS)
             if self._holder == me:
                 raise RuntimeError("this thread has a transaction open already")
             if self._holder is None:
@@ -45,28 +81,28 @@ class Turns:
             self._queue.append(waiter)
         in_time = False
         try:
-            in_time = waiter.named.acquire(timeout=wait_seconds)
+            in_time = waiter.answered.acquire(timeout=wait_seconds)
         finally:
             if not in_time:
                 self._leave(waiter)
-        if not in_time:
-            raise StoreError(
-                f"the database was busy for {wait_seconds:g} seconds", retry_after_seconds=RETRY_AFTER_SECONDS
-            )
+        if waiter.refusal or not in_time:
+            reason = waiter.refusal or f"the database was busy for {wait_seconds:g} seconds"
+            raise StoreError(reason, retry_after_seconds=RETRY_AFTER_SECONDS)
 
     def _leave(self, waiter: "_Waiter") -> None:
         with self._lock:
             if waiter in self._queue:
                 self._queue.remove(waiter)
                 return
-        self._give_up()  # named as holder at the very moment that it gave up waiting
+        if not waiter.refusal:
+            self._give_up()  # named as holder at the very moment that it gave up waiting
 
     def _give_up(self) -> None:
         with self._lock:
             if self._queue:
                 waiter = self._queue.popleft()
                 self._holder = waiter.thread
-                waiter.named.release()
+                waiter.answered.release()
             else:
                 self._holder = None
 
@@ -74,5 +110,7 @@ class Turns:
 class _Waiter:
     def __init__(self, thread: int) -> None:
         self.thread = thread
-        self.named = threading.Lock()
-        self.named.acquire()
+        self.refusal = ""
+        """Why it gets no turn; "" when it is named as holder."""
+        self.answered = threading.Lock()
+        self.answered.acquire()

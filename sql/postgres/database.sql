@@ -7,6 +7,14 @@ SELECT tablename AS name FROM pg_catalog.pg_tables WHERE schemaname = current_sc
 -- Two nodes that start at once migrate one after the other. One of them may wait for long: without the time limit.
 SELECT set_config('lock_timeout', '0', true), pg_advisory_xact_lock(724061, 0);
 
--- name: lock_user
--- Counting what a user has at work and adding to it must not be done by two at once.
-SELECT pg_advisory_xact_lock(724062, hashtext(:user_id));
+-- name: lock_start
+-- Each start holds it until it has come out, so that lock_starts can wait for all of them.
+SELECT pg_advisory_xact_lock_shared(724063, hashtext(:owner));
+
+-- name: lock_start_of_user
+-- The same, and: counting what a user has at work and adding to it must not be done by two at once.
+SELECT pg_advisory_xact_lock_shared(724063, hashtext(:owner)), pg_advisory_xact_lock(724062, hashtext(:user_id));
+
+-- name: lock_starts
+-- Waits until no start of that owner is under way. One whose client is gone may still be committed, much later.
+SELECT set_config('lock_timeout', :wait, true), pg_advisory_xact_lock(724063, hashtext(:owner));

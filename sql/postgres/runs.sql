@@ -4,13 +4,22 @@ SELECT id FROM gb_agent_research_runs WHERE id = :id AND status = 'running' AND 
 
 -- name: save_progress_and_states
 -- The fence: only the owner writes, and only while the run is at work. No row means stop. The states are entered once and
--- ended once, as in save_state.
+-- ended once, as in save_state. A save whose client gave it up may still be done, after newer ones: then figures do not
+-- go down, and the state stays that of the newest row.
 WITH run AS (
-    UPDATE gb_agent_research_runs
-    SET state = COALESCE(CAST(:state AS TEXT), state), steps = :steps, tool_calls = :tool_calls,
-        input_tokens = :input_tokens, output_tokens = :output_tokens, cost_usd = :cost_usd
-    WHERE id = :id AND status = 'running' AND owner = :owner
-    RETURNING id
+    SELECT id FROM gb_agent_research_runs WHERE id = :id AND status = 'running' AND owner = :owner FOR UPDATE
+),
+figures AS (
+    UPDATE gb_agent_research_runs AS stored
+    SET steps = :steps, tool_calls = :tool_calls, input_tokens = :input_tokens, output_tokens = :output_tokens,
+        cost_usd = :cost_usd,
+        state = CASE
+            WHEN EXISTS (SELECT FROM gb_agent_research_states WHERE run_id = :id AND seq > :newest) THEN stored.state
+            ELSE COALESCE(CAST(:state AS TEXT), stored.state)
+        END
+    FROM run
+    WHERE stored.id = run.id AND stored.steps <= :steps AND stored.tool_calls <= :tool_calls
+        AND stored.input_tokens <= :input_tokens AND stored.output_tokens <= :output_tokens
 ),
 saved AS (
     INSERT INTO gb_agent_research_states (run_id, seq, step, state, detail, error, started_at, finished_at)

@@ -6,6 +6,14 @@ SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'gb_schema';
 -- Nothing to do: a transaction that writes is alone already.
 SELECT 1 AS locked;
 
--- name: lock_user
+-- name: lock_start
 -- Nothing to do: a transaction that writes is alone already.
-SELECT :user_id AS locked;
+SELECT :owner AS locked;
+
+-- name: lock_start_of_user
+-- Nothing to do: a transaction that writes is alone already.
+SELECT :owner AS locked, :user_id AS user_id;
+
+-- name: lock_starts
+-- Nothing to do: a start has come out before another transaction begins.
+SELECT :owner AS locked, :wait AS wait;

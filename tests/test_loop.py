@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gligabao.agent.loop import Agent
+from gligabao.agent.loop import MAX_CALLS, Agent
 from gligabao.agent.tools import Tool, Toolbox, ToolInput
 from gligabao.agent.turn import CUT_MARK
 from gligabao.errors import Cancelled, ModelError, PromptTooLong, ToolError
@@ -192,6 +192,21 @@ def test_a_cut_call_is_not_run_but_answered():
     whole, cut = results(connection.requests[1])
     assert whole["content"] == "about tide"
     assert cut["is_error"] and "was not run" in cut["content"]
+
+
+def test_calls_beyond_what_an_answer_may_hold_are_answered_but_not_run():
+    wanted = [("look_up", {"word": f"w{number}"}) for number in range(MAX_CALLS + 3)]
+    connection = FakeConnection(calls(*wanted), text("Report."))
+    observer = FakeObserver()
+    agent(connection, observer=observer).run("Topic")
+    asked = connection.requests[1]["messages"][1]["content"]
+    given = results(connection.requests[1])
+    assert [block["tool_use_id"] for block in given] == [block["id"] for block in asked]
+    assert [block["content"] for block in given[:MAX_CALLS]] == [f"about w{number}" for number in range(MAX_CALLS)]
+    for block in given[MAX_CALLS:]:
+        assert block["is_error"] and block["content"].startswith("not run: an answer may hold at most 32 calls")
+    assert len(observer.errors) == MAX_CALLS
+    assert sum("searching" in line for line in observer.lines) == MAX_CALLS
 
 
 def test_an_answer_that_filled_the_context_window_ends_the_run():

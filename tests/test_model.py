@@ -1,7 +1,11 @@
 """The model client against the simulated Messages API: retries, wake-ups, odd answers, what it counts."""
 
+import json
 import socket
 import threading
+import tracemalloc
+import zlib
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 
 import httpx2
@@ -13,6 +17,7 @@ from gligabao.errors import Cancelled, ModelError, ModelRefused, PromptTooLong, 
 from gligabao.logs import keep_secret
 from gligabao.model.client import Model, Request, Retrying, least_thinking
 from gligabao.model.conversation import Conversation
+from gligabao.model.intake import MAX_ANSWER_BYTES
 from gligabao.model.line import Line
 from gligabao.model.prices import Prices
 from gligabao.model.reply import RawUsage
@@ -50,6 +55,49 @@ def connect(simulator, watchdog):
     yield connect
     for connection in opened:
         connection.close()
+
+
+@contextmanager
+def server_of(*answers):
+    """The URL of a server that says these bytes, one each connection; the last of several pieces is said for ever."""
+
+    opened = []
+
+    def say(listener):
+        for answer in answers:
+            with suppress(OSError), listener.accept()[0] as connection:
+                opened.append(connection)
+                connection.recv(65536)
+                first, *rest = answer if isinstance(answer, tuple) else (answer,)
+                connection.sendall(first)
+                while rest:
+                    connection.sendall(rest[-1])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=say, args=(listener,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            for one in [listener, *opened]:
+                with suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+
+def http(status, *headers, body=b""):
+    """The bytes of an answer, after which the connection is closed."""
+    lines = [f"HTTP/1.1 {status}", *headers, "Connection: close"]
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
+
+
+def message(*content, stop_reason="end_turn"):
+    """The body of a whole answer with these blocks, in ASCII."""
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    return json.dumps({"content": content, "stop_reason": stop_reason, "usage": usage}).encode()
+
+
+GOOD = http("200 OK", "Content-Type: application/json", body=message({"type": "text", "text": "Good."}))
 
 
 def request(topic, **settings):
@@ -299,6 +347,21 @@ def test_calls_cost_what_the_price_table_says(model, usage, dollars):
     assert Prices({}).price(model, RawUsage.model_validate(usage)).cost_usd == Decimal(dollars)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"cache_creation": {"ephemeral_5m_input_tokens": -5}},
+        {"cache_creation": {"ephemeral_1h_input_tokens": 10**30}},
+        {"cache_creation": {"ephemeral_1h_input_tokens": 50}},
+        {"output_tokens_details": {"thinking_tokens": -5}},
+    ],
+)
+def test_numbers_that_cannot_be_do_not_hide_the_price(odd, caplog):
+    usage = {"input_tokens": 1_000_000, "output_tokens": 0}
+    assert Prices({}).price("claude-sonnet-5-5", RawUsage.model_validate(usage | odd)).cost_usd == Decimal(2)
+    assert f"impossible details of its usage ({next(iter(odd))})" in caplog.text
+
+
 def test_a_model_without_a_price_is_said_so():
     prices = Prices({})
     assert not prices.is_known("qwen3:8b")
@@ -352,6 +415,97 @@ def test_a_redirect_is_not_followed(connect, simulator):
         with pytest.raises(ModelError, match="redirected to another address"):
             connect().ask(request("moved"), FakeObserver())
         assert elsewhere.received == 0
+
+
+def test_an_answer_to_a_cache_is_not_called_a_redirect(connect):
+    with server_of(http("304 Not Modified")) as url, pytest.raises(ModelError) as raised:
+        connect(base_url=url).ask(request("x"), FakeObserver())
+    assert "not modified, which is no answer to a call (status 304)" in str(raised.value)
+
+
+def test_the_answer_is_asked_for_unpacked(connect, simulator):
+    connect().ask(request("x"), FakeObserver())
+    assert simulator.requests[0].headers["accept-encoding"] == "identity"
+
+
+def test_a_packed_answer_is_read_all_the_same(connect):
+    body = zlib.compress(message({"type": "text", "text": "Good."}), wbits=31)
+    with server_of(http("200 OK", "Content-Encoding: gzip", body=body)) as url:
+        assert connect(base_url=url).ask(request("x"), FakeObserver()).text == "Good."
+
+
+def test_an_answer_without_an_end_is_cut_and_tried_again(connect):
+    observer = FakeObserver()
+    with server_of((http("200 OK"), b"x" * 65536), GOOD) as url:
+        assert connect(base_url=url).ask(request("x"), observer).text == "Good."
+    assert observer.lines == ["malformed answer, retry 1 of 6"]
+
+
+def test_an_answer_that_is_too_large_is_said_to_be(connect):
+    endless = (http("200 OK"), b"x" * 65536)
+    with server_of(endless) as url, pytest.raises(ModelError, match="it has more than 8,388,608 bytes"):
+        connect(base_url=url, retrying=Retrying(retries=0)).ask(request("x"), FakeObserver())
+
+
+def test_an_error_without_an_end_is_cut_and_keeps_its_status(connect):
+    endless = (http("400 Bad"), b"x" * 65536)
+    with server_of(endless) as url, pytest.raises(ModelError, match=r"refused \(status 400\): x{300}$"):
+        connect(base_url=url).ask(request("x"), FakeObserver())
+
+
+@pytest.mark.parametrize("status", ["200 OK", "400 Bad"])
+def test_a_small_answer_that_unpacks_to_a_huge_one_takes_little_memory(connect, status):
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = b"".join(packer.compress(bytes(MAX_ANSWER_BYTES)) for _ in range(20)) + packer.flush()
+    with server_of(http(status, "Content-Encoding: gzip", body=bomb)) as url:
+        connection = connect(base_url=url, retrying=Retrying(retries=0))
+        tracemalloc.start()
+        try:
+            with pytest.raises(ModelError, match=r"malformed answer|status 400"):
+                connection.ask(request("x"), FakeObserver())
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 6 * MAX_ANSWER_BYTES
+
+
+@pytest.mark.parametrize("charset", ["hex", "zip", "idna", "undefined", "rot13", "utf-7", "no-such"])
+@pytest.mark.parametrize("status", ["429 Slow", "503 Down"])
+def test_an_error_in_an_odd_charset_is_tried_again_too(connect, status, charset):
+    odd = http(status, f"Content-Type: text/plain; charset={charset}", body=b"zzzz")
+    with server_of(odd, GOOD) as url:
+        assert connect(base_url=url).ask(request("x"), FakeObserver()).text == "Good."
+
+
+def test_what_an_error_in_an_odd_charset_says_is_told(connect):
+    odd = http("400 Bad", "Content-Type: text/plain; charset=hex", body="zzzz \u00e9".encode())
+    with server_of(odd) as url, pytest.raises(ModelError, match=r"\(status 400\): zzzz \u00e9$"):
+        connect(base_url=url).ask(request("x"), FakeObserver())
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "Mon, 01 Jan 2024 00:00:00 +99999999999999999",
+        "Mon, 99999999999999999999 Jan 2024 00:00:00 GMT",
+        "soon",
+    ],
+)
+def test_a_wait_that_is_none_leaves_the_usual_one(connect, wait):
+    with server_of(http("429 Slow", f"Retry-After: {wait}"), GOOD) as url:
+        assert connect(base_url=url).ask(request("x"), FakeObserver()).text == "Good."
+
+
+@pytest.mark.parametrize("half", [rb"\ud800", rb"\uDC00", "\ud800".encode("utf-8", "surrogatepass")])
+def test_half_a_surrogate_pair_does_not_come_in(connect, half):
+    call = {"type": "tool_use", "id": "a", "name": "look_up", "input": {"word HALF": ["HALF", 1]}}
+    said = {"type": "text", "text": "HALF \U0001f600"}
+    body = message(said, call, stop_reason="tool_use").replace(b"HALF", half)
+    with server_of(http("200 OK", body=body)) as url:
+        reply = connect(base_url=url).ask(request("x"), FakeObserver())
+    assert json.dumps(reply.content, ensure_ascii=False).encode()
+    assert reply.text.endswith(" \U0001f600")
+    assert reply.tool_calls[0].name == "look_up" and next(iter(reply.tool_calls[0].input.values()))[1] == 1
 
 
 @pytest.fixture

@@ -18,6 +18,11 @@ from gligabao.records import StateName, StopReason
 log = logging.getLogger(__name__)
 
 CUT_CALL = "this call was cut off at the output limit and was not run: call again with a shorter input"
+MAX_CALLS = 32
+"""Of one answer. More than a model asks for in earnest; one answer has room for tens of thousands, each a state."""
+CALL_TOO_MANY = (
+    f"not run: an answer may hold at most {MAX_CALLS} calls. Call it again in your next answer if you need it"
+)
 WRITE_FROM_LESS = (
     "The conversation has grown too long for you to read, so its oldest tool results were left out, and no more tools "
     "can be called. Write the full report now from what is left, and say what you could not check again."
@@ -120,7 +125,8 @@ class Agent:
         raise error
 
     def _run_tools(self, calls: list[ToolCall], step: int) -> list[Block]:
-        return [self._run_tool(call, step) for call in calls]
+        results = [self._run_tool(call, step) for call in calls[:MAX_CALLS]]
+        return results + [_failed(call, CALL_TOO_MANY) for call in calls[MAX_CALLS:]]
 
     def _run_tool(self, call: ToolCall, step: int) -> Block:
         """Run one call and return its result for the model: its output, or what went wrong."""
@@ -137,14 +143,21 @@ class Agent:
             log.exception("the tool %s failed", call.name)
             error = f"{call.name} failed: a fault of this server, not of your call. Try something else"
         self.observer.ran_tool(error)
-        result: Block = {"type": "tool_result", "tool_use_id": call.id, "content": error or text}
-        return result | {"is_error": True} if error else result
+        return _failed(call, error) if error else _result(call, text)
 
     def _output(self, call: ToolCall) -> str:
         if call.cut:
             raise ToolError(CUT_CALL)
         # The API refuses results without text.
         return self.toolbox.run(call, self.observer).strip() or "(no output)"
+
+
+def _result(call: ToolCall, text: str) -> Block:
+    return {"type": "tool_result", "tool_use_id": call.id, "content": text}
+
+
+def _failed(call: ToolCall, error: str) -> Block:
+    return _result(call, error) | {"is_error": True}
 
 
 def _stop_reason(answer: Answer, *, last: bool) -> StopReason:

@@ -6,7 +6,6 @@ is worth retrying, continues what the model paused, counts what every answered c
 by cancelling even when the server never answers.
 """
 
-import json
 import logging
 import random
 import ssl
@@ -23,16 +22,15 @@ from gligabao.cancel import Cancel, Watchdog
 from gligabao.errors import ModelError, ModelRefused, Unavailable
 from gligabao.logs import redact
 from gligabao.model.conversation import Block, Conversation, Tools
-from gligabao.model.failures import Failure, from_sdk
+from gligabao.model.failures import Failure, from_sdk, malformed
+from gligabao.model.intake import bound
 from gligabao.model.line import CONNECT_SECONDS, Line
 from gligabao.model.prices import Prices
-from gligabao.model.reply import MalformedAnswer, Reply, parse_reply, parse_usage
+from gligabao.model.reply import MalformedAnswer, Reply, decode, parse_reply, parse_usage
 from gligabao.records import Usage
 
 log = logging.getLogger(__name__)
 
-MAX_ANSWER_BYTES = 8 * 1024 * 1024
-"""Far beyond what any model can say in one answer."""
 MAX_PAUSES = 10
 """A turn that the provider pauses more often than this is an error."""
 
@@ -134,6 +132,8 @@ class Model:
             timeout=httpx2.Timeout(self.timeout_seconds, connect=CONNECT_SECONDS),
             # A conversation goes to the server that was set up, and nowhere else.
             follow_redirects=False,
+            headers={"accept-encoding": "identity"},
+            event_hooks={"response": [bound]},
         )
 
 
@@ -229,13 +229,10 @@ class Connection:
     def _read_answer(self, request: Request, response: httpx2.Response, observer: CallObserver) -> Reply | Failure:
         body: Any = None
         try:
-            if len(response.content) > MAX_ANSWER_BYTES:
-                raise MalformedAnswer(f"it has more than {MAX_ANSWER_BYTES:,} bytes")
-            body = json.loads(response.content)
+            body = decode(response.content)
             reply = parse_reply(body)
         except (ValueError, RecursionError) as error:  # MalformedAnswer, and what json raises
-            what = str(error) if isinstance(error, MalformedAnswer) else "it is not JSON that can be read"
-            return Failure("malformed answer", f"a 200 that is no message: {what}", worth_retrying=True)
+            return malformed(str(error) if isinstance(error, MalformedAnswer) else "it is not JSON that can be read")
         finally:
             usage = parse_usage(body)
             if usage is not None:

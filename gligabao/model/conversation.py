@@ -85,7 +85,7 @@ class Conversation:
 
 
 def _encode(value: Any) -> bytes:
-    # ASCII escapes: a lone surrogate in a model's answer goes back as it came, where UTF-8 would refuse it.
+    # ASCII escapes: half a surrogate pair in a tool's result is the server's to refuse, where UTF-8 would fail here.
     return json.dumps(value).encode("ascii")
 
 

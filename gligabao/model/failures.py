@@ -11,6 +11,7 @@ import anthropic
 
 from gligabao.errors import ModelError, PromptTooLong
 from gligabao.logs import redact
+from gligabao.model.reply import MalformedAnswer
 
 SPEND_LIMITS = frozenset({"contract_spend_limit_reached", "enforced_spend_limit_reached", "ramp_limit_exceeded"})
 """Values of `error_code` on a 429 that waiting does not help (read in the SDK 2.14)."""
@@ -61,6 +62,11 @@ class Failure:
         return self.status in (400, 422) and field in self.message
 
 
+def malformed(what: str) -> Failure:
+    """Return the failure of a 200 with which this is wrong."""
+    return Failure("malformed answer", f"a 200 that is no message: {what}", worth_retrying=True)
+
+
 def from_sdk(error: anthropic.APIError) -> Failure:
     """Return what an error of the SDK means for us."""
     if isinstance(error, anthropic.APITimeoutError):
@@ -68,6 +74,8 @@ def from_sdk(error: anthropic.APIError) -> Failure:
     if isinstance(error, anthropic.APIStatusError):
         return _from_status(error)
     cause = error.__cause__ or error
+    if isinstance(cause, MalformedAnswer):
+        return malformed(str(cause))
     return Failure("connection failed", f"{type(cause).__name__}: {cause}"[:300], worth_retrying=True)
 
 
@@ -87,9 +95,10 @@ def _from_status(error: anthropic.APIStatusError) -> Failure:
 
 
 def _kind(status: int) -> str:
-    if 300 <= status < 400:
+    if status in (301, 302, 303, 307, 308):
         return "redirected to another address, which is not followed"
     names = {
+        304: "not modified, which is no answer to a call",
         401: "the API key was refused",
         403: "not allowed",
         404: "not found",
@@ -117,5 +126,5 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         if value.replace(".", "", 1).isdigit():
             return float(value)
         return max(0.0, parsedate_to_datetime(value).timestamp() - time()) if value else None
-    except ValueError:
+    except (ValueError, OverflowError):  # the second from a day or a zone that is a huge number
         return None

@@ -5,14 +5,18 @@ know from the setting `prices`. Each call is priced on its own: some models char
 totals of a run cannot be priced afterwards.
 """
 
+import logging
 from collections.abc import Mapping
 from decimal import Decimal
+from typing import Any
 
 from genai_prices import extract_usage
 
 from gligabao.config import ModelPrice
 from gligabao.model.reply import RawUsage
 from gligabao.records import Usage
+
+log = logging.getLogger(__name__)
 
 SEARCH_FEE_USD = Decimal("0.01")
 """Of one web search at the provider, on top of the tokens."""
@@ -50,9 +54,20 @@ def _own_cost(price: ModelPrice, raw: RawUsage) -> Decimal:
 
 
 def _library_cost(model: str, raw: RawUsage) -> Decimal | None:
+    extras = raw.model_extra or {}
+    cost = _cost(model, raw.model_dump(exclude_none=True))
+    if cost is None and extras:
+        # The counts were checked, their details were not: which share was kept for an hour, or was thinking.
+        cost = _cost(model, raw.model_dump(exclude_none=True, exclude=set(extras)))
+        if cost is not None:
+            names = ", ".join(sorted(extras))
+            log.warning("a call of %s is priced without the impossible details of its usage (%s)", model, names)
+    return cost
+
+
+def _cost(model: str, usage: dict[str, Any]) -> Decimal | None:
     try:
-        answer = {"model": model, "usage": raw.model_dump(exclude_none=True)}
-        cost = extract_usage(answer, provider_id="anthropic").calc_price().total_price
+        answer = {"model": model, "usage": usage}
+        return Decimal(extract_usage(answer, provider_id="anthropic").calc_price().total_price)
     except (LookupError, ValueError):
         return None
-    return Decimal(cost)

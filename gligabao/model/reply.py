@@ -1,5 +1,7 @@
 """What the model answered: checked where gligabao relies on it, and kept as it came everywhere else."""
 
+import codecs
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -86,6 +88,17 @@ class Reply:
             for block in self.content
             if block["type"] == "tool_use"
         ]
+
+
+def decode(content: bytes) -> Any:
+    """Return the JSON of an answer without halves of surrogate pairs, which the API refuses when they go back to it.
+
+    Raises `ValueError` or `RecursionError` when it cannot be read.
+    """
+    body = json.loads(content.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace"))
+    if b"\\ud" in content or b"\\uD" in content:  # whole pairs too, from servers that write all in ASCII
+        body = json.loads(json.dumps(body, ensure_ascii=False).encode("utf-8", "ignore"))
+    return body
 
 
 def parse_usage(body: Any) -> RawUsage | None:

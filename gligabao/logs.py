@@ -1,17 +1,24 @@
 """The log: one line an event on standard error, as text or JSON, with secrets taken out.
 
 Owns the format and the redaction of every line, whoever logs it: gligabao, a library or gunicorn. What is
-worth a line, and at which level, is for each room to say. Loggers are the standard library's.
+worth a line, and at which level, is for each room to say. Loggers are the standard library's. Who logs never waits
+for who reads: a thread of each process writes the lines.
 """
 
 import json
 import logging
+import os
 import re
+import select
+import signal
 import sys
 import threading
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from logging.handlers import QueueHandler
+from queue import SimpleQueue
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal, TextIO
 from urllib.parse import quote
 
 from gligabao.records import format_time
@@ -20,6 +27,11 @@ LogFormat = Literal["text", "json"]
 
 GONE = "[secret]"
 """What stands in the place of a secret."""
+
+MAX_WAITING_LINES = 2000
+"""More than these do not wait to be written: what comes then is dropped."""
+FLUSH_SECONDS = 0.5
+"""How long the end of a process waits for its last lines to be written."""
 
 _GUNICORN_LOGGERS = ("gunicorn.error", "gunicorn.access")
 _QUIET_LOGGERS = {"httpx2": logging.WARNING, "urllib3.connection": logging.ERROR}
@@ -161,6 +173,118 @@ def _time_of(record: logging.LogRecord) -> str:
     return format_time(datetime.fromtimestamp(record.created, UTC))
 
 
+# Writing
+
+
+class _LineHandler(QueueHandler):
+    """Hands each line to a thread that writes it.
+
+    A write waits as long as nobody reads standard error (Ctrl-S in a terminal, a collector behind a pipe that hangs):
+    were it done here, every thread of a server would soon wait with it. The lock of the handler, which `handle` takes,
+    guards what is below. An event in the queue is set when the lines before it are written; None ends the thread.
+    """
+
+    queue: "SimpleQueue[bytes | threading.Event | None]"  # its put is safe in a signal handler
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(SimpleQueue())
+        # Not through the stream: a write that waits would hold its lock, also in a fork and when the process ends.
+        self._descriptor = stream.fileno()
+        self._encoding = stream.encoding
+        self._thread: threading.Thread | None = None
+        self._dropped = 0
+        self._closed = False
+
+    def prepare(self, record: logging.LogRecord) -> bytes:
+        """Return the line, made at once: a record would keep alive what its traceback refers to."""
+        return f"{self.format(record)}\n".encode(self._encoding, "backslashreplace")
+
+    def enqueue(self, record: Any) -> None:
+        """Pass a line on. It is dropped when too many wait already; the next that is not says how many were."""
+        line: bytes = record
+        if self._closed or not self._has_thread():
+            _write(self._descriptor, [line])
+        elif self.queue.qsize() >= MAX_WAITING_LINES:
+            self._dropped += 1
+        else:
+            if self._dropped:
+                self.queue.put(self._notice())
+                self._dropped = 0
+            self.queue.put(line)
+
+    def flush(self) -> None:
+        """Wait for what was logged to be written, but not for long."""
+        if not self._closed and self._thread is not None and self._thread.is_alive():
+            written = threading.Event()
+            self.queue.put(written)
+            written.wait(FLUSH_SECONDS)
+
+    def close(self) -> None:
+        """End the thread once it has written what waits. A line that still comes is written by who logs it."""
+        self._closed = True
+        self.queue.put(None)
+        super().close()
+
+    def _has_thread(self) -> bool:
+        if self._thread is not None and self._thread.is_alive():
+            return True
+        # A fork does not copy threads, but it does copy the lines, which the parent writes.
+        self.queue = SimpleQueue()
+        self._dropped = 0
+        thread = threading.Thread(target=_write_queue, args=(self.queue, self._descriptor), name="log", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no more threads
+            return False
+        self._thread = thread
+        return True
+
+    def _notice(self) -> bytes:
+        message = "%d log lines were dropped: nothing reads standard error"
+        return self.prepare(logging.LogRecord(__name__, logging.WARNING, __file__, 0, message, (self._dropped,), None))
+
+
+def _write_queue(queue: "SimpleQueue[bytes | threading.Event | None]", descriptor: int) -> None:
+    # A signal must go to the main thread, or wait while that one holds it back.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    items: list[bytes | threading.Event | None] = []
+    while None not in items:
+        # All that waits, in one go: among busy threads, each write costs this one its turn.
+        items = [queue.get()]
+        items += [queue.get() for _ in range(queue.qsize())]
+        _write(descriptor, [item for item in items if isinstance(item, bytes)])
+        for item in items:
+            if isinstance(item, threading.Event):
+                item.set()
+
+
+def _write(descriptor: int, lines: Iterable[bytes]) -> None:
+    for pack in _packs(lines):
+        left = pack
+        while left:
+            try:
+                left = left[os.write(descriptor, left) :]
+            except BlockingIOError:
+                # Another program that shares the terminal made it so.
+                poll = select.poll()
+                poll.register(descriptor, select.POLLOUT)
+                poll.poll()
+            except OSError:
+                break  # closed, or its disk is full: there is nowhere to tell
+
+
+def _packs(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Put lines together up to the size at which a pipe takes them whole, whoever else writes to it."""
+    pack = b""
+    for line in lines:
+        if pack and len(pack) + len(line) > select.PIPE_BUF:
+            yield pack
+            pack = b""
+        pack += line
+    if pack:
+        yield pack
+
+
 # Set-up
 
 
@@ -170,7 +294,8 @@ def configure_logs(format: LogFormat = "text") -> None:
     Handlers that were there before are taken off. Warnings, and exceptions that nobody caught, become
     events too, so that none gets past the redaction.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    # A process that was started without standard error may have a file of another kind under its number.
+    handler = logging.NullHandler() if sys.stderr is None else _LineHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -29,7 +29,9 @@ class BilledSimulator(Simulator):
         super().__init__(**options)
         self.on_request: Callable[[], None] = lambda: None
         """Called for each request to the model, before it is answered."""
-        self._charges: list[tuple[str, Used]] = []
+        self.reports: dict[str, str] = {}
+        """The reports of the researches on these topics: what a script plays in the end."""
+        self._charges: list[tuple[str, str, Used]] = []
         self._charging = threading.Lock()
 
     def record(self, headers: Mapping[str, str], body: Any) -> Recorded:
@@ -41,18 +43,28 @@ class BilledSimulator(Simulator):
     def charge(self, prompt: Prompt, message: Message, *, times: int = 1) -> None:
         """Put a call on the bill, or take it off again."""
         super().charge(prompt, message, times=times)
+        charged = (prompt.model, prompt.topic, message.used)
         with self._charging:
             if times > 0:
-                self._charges.append((prompt.topic, message.used))
+                self._charges.append(charged)
             else:
-                self._charges.remove((prompt.topic, message.used))
+                self._charges.remove(charged)
+
+    def bills_by_model(self) -> dict[str, Totals]:
+        """Return what the calls of each model came to."""
+        with self._charging:
+            charged = list(self._charges)
+        bills: dict[str, Totals] = {}
+        for model, _, used in charged:
+            bills[model] = bills.get(model, Totals()).plus(used)
+        return bills
 
     def charges(self, topics: Sequence[str]) -> dict[str, list[Totals]]:
         """Return the bills after each call whose first user text contains the topic, for each of them."""
         with self._charging:
             charged = list(self._charges)
         bills: dict[str, list[Totals]] = {topic: [] for topic in topics}
-        for asked, used in charged:
+        for _, asked, used in charged:
             topic = next((topic for topic in topics if topic in asked), None)
             if topic is not None:
                 bills[topic].append((bills[topic] or [Totals()])[-1].plus(used))
@@ -106,9 +118,10 @@ class Gate:
 class Script:
     """The script of a research of `steps` steps. Each topic from `new_topic` goes through it from the start."""
 
-    def __init__(self, simulator: Simulator, *, steps: int = STEPS, name: str = "soak") -> None:
+    def __init__(self, simulator: BilledSimulator, *, steps: int = STEPS, name: str = "soak") -> None:
         self.points = Points()
         self.topics: list[str] = []
+        self._reports = simulator.reports
         self._name = name
         self._pages = _PageServer(self.points)
         self.address = f"127.0.0.1:{self._pages.server_port}"
@@ -123,8 +136,10 @@ class Script:
     def new_topic(self) -> str:
         """Return the topic of one more research."""
         # Of one length, so that none is part of another.
-        self.topics.append(f"{self._name} run number {next(_numbers):05d}.")
-        return self.topics[-1]
+        topic = f"{self._name} run number {next(_numbers):05d}."
+        self.topics.append(topic)
+        self._reports[topic] = _report_on(topic)
+        return topic
 
     def _at(self, make: Callable[[str, int], Reply], step: int) -> Callable[[dict[str, Any]], Reply]:
         def reply(body: dict[str, Any]) -> Reply:
@@ -142,7 +157,11 @@ class Script:
 
 
 def _report(topic: str, step: int) -> Reply:
-    return text(f"All that is known: {topic}")
+    return text(_report_on(topic))
+
+
+def _report_on(topic: str) -> str:
+    return f"All that is known: {topic}"
 
 
 def _found(topic: str, step: int) -> Reply:

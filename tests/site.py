@@ -24,6 +24,8 @@ class Site:
         self.simulator = BilledSimulator().start()
         self.script = Script(self.simulator)
         self.started: list[int] = []
+        self.answers: dict[int, dict[str, Any]] = {}
+        """What the starts were answered with, by the ids of their runs."""
         self.unanswered = 0
         self.servers: list[ServerProcess] = []
         self._folder = folder
@@ -63,7 +65,9 @@ class Site:
         """Start a research, and note it when it is answered with a 202."""
         response = self.server.post(user, topic, **body)
         if response.status_code == 202:
-            self.started.append(response.json()["id"])
+            run = response.json()
+            self.started.append(run["id"])
+            self.answers[run["id"]] = run
         return response
 
     def start(self, user: str | None = None, *, topic: str | None = None, **body: Any) -> str:
@@ -89,10 +93,13 @@ class Site:
 
     def check(self, **allowed: Any) -> Checked:
         """Check the database after the end of the server."""
-        topics = [run["topic"] for run in read_rows(self.database_url)[0]]
+        # Those of the script too: what was billed must be stored.
+        topics = {*self.script.topics, *(run["topic"] for run in read_rows(self.database_url)[0])}
         given = {
-            "charges": self.simulator.charges(topics),
+            "charges": self.simulator.charges(sorted(topics)),
+            "reports": self.simulator.reports,
             "started": self.started,
+            "answers": self.answers,
             "unanswered": self.unanswered,
             "max_lost_calls": MAX_LOST_CALLS,
         }

@@ -2,9 +2,12 @@
 
 import json
 import logging
+import re
 import subprocess
 import sys
 import threading
+import time
+from contextlib import ExitStack
 
 import pytest
 
@@ -22,19 +25,33 @@ def put_logging_back():
     yield
     logging.captureWarnings(False)
     sys.excepthook, threading.excepthook = hooks
+    for handler in set(root.handlers) - set(handlers):
+        handler.close()
     root.handlers[:] = handlers
     root.setLevel(level)
 
 
 @pytest.fixture
-def emit(capsys):
+def written(capfd):
+    """Returns what was written to standard output and standard error."""
+
+    def read():
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+        return capfd.readouterr()
+
+    return read
+
+
+@pytest.fixture
+def emit(written):
     """Logs one event at a fixed time and returns what was written to standard error."""
 
     def emit_one(message: str, *args: object, exc_info: object = None) -> str:
         record = logging.LogRecord("gligabao.test", logging.INFO, __file__, 1, message, args, exc_info)
         record.created = 1793527200.12
         logging.getLogger("gligabao.test").handle(record)
-        return capsys.readouterr().err
+        return written().err
 
     return emit_one
 
@@ -102,28 +119,28 @@ def test_setting_it_twice_gives_each_line_once(emit):
     assert len(emit("once").splitlines()) == 1
 
 
-def test_debug_lines_and_the_chatter_of_libraries_are_left_out(capsys):
+def test_debug_lines_and_the_chatter_of_libraries_are_left_out(written):
     configure_logs()
     logging.getLogger("urllib3").debug("chatter")
     logging.getLogger("httpx2").info("chatter")
     logging.getLogger("gligabao").info("news")
-    written = capsys.readouterr().err
-    assert "chatter" not in written
-    assert "news" in written
+    lines = written().err
+    assert "chatter" not in lines
+    assert "news" in lines
 
 
-def test_the_lines_of_gunicorn_go_the_same_way(capsys):
+def test_the_lines_of_gunicorn_go_the_same_way(written):
     for name in ("gunicorn.error", "gunicorn.access"):
         logging.getLogger(name).addHandler(logging.StreamHandler(sys.stdout))
         logging.getLogger(name).propagate = False
     configure_logs("text")
     logging.getLogger("gunicorn.error").warning("from gunicorn, key sk-ant-api03-abc")
     logging.getLogger("gunicorn.access").warning("a request")
-    written = capsys.readouterr()
-    lines = written.err.splitlines()
+    streams = written()
+    lines = streams.err.splitlines()
     assert lines[0].endswith("WARNING gunicorn.error: from gunicorn, key sk-ant-[secret]")
     assert lines[1].endswith("WARNING gunicorn.access: a request")
-    assert written.out == ""
+    assert streams.out == ""
 
 
 @pytest.mark.parametrize("format", ["text", "json"])
@@ -146,6 +163,149 @@ raise ValueError("sk-ant-canary")
     assert ended.stderr.count("sk-ant-[secret]") >= 2
     assert "sk-ant-canary" not in ended.stderr
     assert "py.warnings" in ended.stderr.splitlines()[0]
+
+
+# Readers
+
+
+START = """
+import logging, os, sys
+from gligabao.logs import configure_logs
+configure_logs()
+log = logging.getLogger("gligabao.test")
+"""
+
+
+@pytest.fixture
+def start():
+    """Starts a program that logs. Nobody reads its standard error but the test."""
+    with ExitStack() as ends:
+
+        def start_one(code: str) -> subprocess.Popen[str]:
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            process = subprocess.Popen([sys.executable, "-c", START + code], text=True, **pipes)
+            ends.enter_context(process)
+            ends.callback(process.kill)
+            return process
+
+        yield start_one
+
+
+def messages_of(lines):
+    return [line.partition("gligabao.")[2].partition(": ")[2].rstrip("\n") for line in lines]
+
+
+ENDS = {
+    "normal": "",
+    "fault": "raise ValueError('the end')",
+    "exit": "sys.exit(3)",
+    "at once": "logging.shutdown(); os._exit(0)",
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_what_is_logged_right_before_the_end_is_written(start, end):
+    process = start(f"for number in range(500): log.info('line %d', number)\n{end}")
+    _, written = process.communicate(timeout=60)
+    assert messages_of(written.splitlines())[:500] == [f"line {number}" for number in range(500)]
+    assert ("ValueError: the end" in written) == ("the end" in end)
+
+
+def test_what_is_logged_after_the_log_was_shut_down_is_written(start):
+    process = start("logging.shutdown(); log.info('late')")
+    assert messages_of(process.communicate(timeout=60)[1].splitlines()) == ["late"]
+
+
+def test_a_line_is_written_while_the_process_goes_on(start):
+    process = start("log.info('first'); sys.stdin.read()")
+    assert messages_of([process.stderr.readline()]) == ["first"]
+    assert process.poll() is None
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_a_log_that_nobody_reads_holds_nobody_up(start, end):
+    process = start(f"for number in range(20_000): log.info('line %d', number)\nprint('logged', flush=True)\n{end}")
+    assert process.stdout.readline() == "logged\n"
+    process.wait(60)
+
+
+def test_lines_that_were_dropped_are_counted(start):
+    process = start("""
+for number in range(20_000):
+    log.info("line %d", number)
+print("logged", flush=True)
+while sys.stdin.readline():
+    number += 1
+    log.info("line %d", number)
+""")
+    assert process.stdout.readline() == "logged\n"
+    messages, noticed = [], threading.Event()
+
+    def read():
+        for line in process.stderr:
+            messages.extend(messages_of([line]))
+            if "were dropped" in line:
+                noticed.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    more, deadline = 0, time.monotonic() + 60
+    while not noticed.wait(0.01) and time.monotonic() < deadline:
+        process.stdin.write("\n")
+        process.stdin.flush()
+        more += 1
+    process.stdin.close()
+    process.wait(60)
+    reader.join(60)
+    (notice,) = [message for message in messages if "dropped" in message]
+    assert re.fullmatch(r"\d+ log lines were dropped: nothing reads standard error", notice)
+    numbers = [int(message.removeprefix("line ")) for message in messages if message != notice]
+    assert numbers == sorted(set(numbers))
+    assert int(notice.split()[0]) + len(numbers) == 20_000 + more
+    # It stands where they are missing.
+    index = messages.index(notice)
+    assert numbers[index] - numbers[index - 1] - 1 == int(notice.split()[0])
+
+
+@pytest.mark.parametrize("count", [3, 20_000], ids=["few", "more than are read"])
+def test_a_fork_writes_its_own_lines_and_no_others(start, count):
+    process = start(f"""
+for number in range({count}):
+    log.info("line %d", number)
+if os.fork() == 0:
+    log.info("of the child")
+    sys.exit()
+print("forked", flush=True)
+sys.stdin.read()
+os.wait()
+log.info("of the parent")
+""")
+    assert process.stdout.readline() == "forked\n"
+    messages = messages_of(process.communicate(timeout=60)[1].splitlines())
+    assert len(messages) == len(set(messages))
+    assert count > 3 or messages == ["line 0", "line 1", "line 2", "of the child", "of the parent"]
+
+
+def test_lines_are_whole_when_two_processes_write_them(start):
+    process = start("""
+child = os.fork() == 0
+for number in range(1500):
+    log.info("%s %d", "child" if child else "parent", number)
+if not child:
+    os.wait()
+""")
+    messages = messages_of(process.communicate(timeout=60)[1].splitlines())
+    for name in ("child", "parent"):
+        assert [one for one in messages if one.startswith(name)] == [f"{name} {number}" for number in range(1500)]
+    assert len(messages) == 3000
+
+
+def test_a_log_that_was_closed_under_us_harms_nothing(start):
+    process = start("sys.stdin.readline()\nfor _ in range(5): log.info('x'); logging.root.handlers[0].flush()")
+    process.stderr.close()
+    process.stdin.write("\n")
+    process.stdin.close()
+    assert process.wait(60) == 0
 
 
 # Redaction

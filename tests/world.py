@@ -6,6 +6,7 @@ from typing import Any
 
 from gligabao.app import Services, create_app, open_services
 from gligabao.config import Config
+from gligabao.model.prices import Prices
 from gligabao.research.messenger import Messenger
 from gligabao.store.database import open_database
 from tests.checker import Checked, check_database
@@ -23,6 +24,8 @@ class World:
     ) -> None:
         self.simulator = BilledSimulator().start()
         self.started: list[int] = []
+        self.answers: dict[int, dict[str, Any]] = {}
+        """What the starts were answered with, by the ids of their runs."""
         self.closed = False
         self.db = FaultyDatabase()
         self.config = Config(
@@ -48,13 +51,22 @@ class World:
         was_idle = self.services.manager.working == 0
         self.services.close()
         self.simulator.stop()
-        # Else an answer may have been billed at the very moment at which nobody wanted it any more.
-        billed = self.simulator.billed().total if was_idle else None
-        return check_database(self.config.database_url, **{"billed": billed, "started": self.started, **allowed})
+        simulator = self.simulator
+        given = {
+            # Else an answer may have been billed at the very moment at which nobody wanted it any more.
+            "billed": simulator.bills_by_model() if was_idle else None,
+            "charges": simulator.charges(list(simulator.reports)) if was_idle else None,
+            "reports": simulator.reports,
+            "started": self.started,
+            "answers": self.answers,
+            "prices": Prices(self.config.prices),
+        }
+        return check_database(self.config.database_url, **given | allowed)
 
     def _note_start(self, response: Any) -> Any:
         if response.status_code == 202:
             self.started.append(response.json["id"])
+            self.answers[response.json["id"]] = response.json
         return response
 
     def post(self, user: str = "u1", **body: Any) -> Any:

@@ -19,6 +19,7 @@ from tests.site import Site
 STOP_SECONDS = 4.0
 MARK_SECONDS = 1.0
 AGENTS = 9
+PAUSE_SECONDS = 34
 
 
 def _points() -> Iterator[list[int]]:
@@ -178,6 +179,25 @@ def test_signals_of_gunicorn_change_nothing(site: Site, figures: Callable[[str],
     found = site.check(max_lost_calls=0)
     assert found.ends == {"answered": AGENTS}
     figures(f"HUP, TTIN, TTOU, USR2 with {AGENTS} agents at work: {found.ends}, the same worker")
+
+
+def test_a_pause_of_the_whole_server(site: Site, figures: Callable[[str], None]) -> None:
+    """As a container that is paused, or Ctrl-Z and fg. The master's patience with its worker is 30 s."""
+    server = site.serve()
+    worker = server.worker
+    site.simulator.latency_seconds = 0.2
+    for number in range(AGENTS):
+        site.start(f"u{number % 3}")
+    assert site.simulator.wait_for_requests(2 * AGENTS)
+    os.killpg(server.process.pid, signal.SIGSTOP)
+    time.sleep(PAUSE_SECONDS)
+    os.killpg(server.process.pid, signal.SIGCONT)
+    site.wait_until_idle()
+    assert server.worker == worker
+    assert site.stop(signal.SIGTERM)[0] == 0
+    found = site.check(max_lost_calls=0)
+    assert found.ends == {"answered": AGENTS}
+    figures(f"{PAUSE_SECONDS} s with {AGENTS} agents at work: {found.ends}, the same worker")
 
 
 def test_the_worker_is_killed_alone(site: Site, figures: Callable[[str], None]) -> None:

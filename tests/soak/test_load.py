@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import pytest
 import requests
 
+from gligabao.worker import ANSWER_SECONDS
 from tests.process import ServerProcess
 from tests.site import Site
 
@@ -25,6 +26,7 @@ USERS, STARTS_EACH = 100, 5
 AGENTS = 201
 MALFORMED = 10_000
 DRIPPING = 300
+ANSWERS_EACH = 50
 HEALTH_SECONDS = 0.05
 
 
@@ -277,3 +279,24 @@ def _many_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < 4096:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+
+
+def test_clients_that_take_no_answer(site: Site, figures: Callable[[str], None]) -> None:
+    """More of them than there are threads, each with more answers under way than its socket holds."""
+    server = site.serve()
+    worker, user = server.worker, site.start()
+    site.wait_until_idle()
+    request = f"GET /v1/gb/research/{site.started[0]}?user_id={user} HTTP/1.1\r\n{HEAD}\r\n".encode() * ANSWERS_EACH
+    with ExitStack() as connections:
+        for _ in range(DRIPPING):
+            connection = connections.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(("127.0.0.1", server.port))
+            connection.sendall(request)
+        began = time.monotonic()
+        assert requests.get(f"{server.url}/healthz", timeout=3 * ANSWER_SECONDS).status_code == 200
+        seconds = time.monotonic() - began
+    assert server.worker == worker
+    assert site.stop(signal.SIGTERM)[0] == 0
+    site.check()
+    figures(f"{DRIPPING} clients that take nothing of {ANSWERS_EACH} answers: /healthz after {seconds:.1f} s")

@@ -23,6 +23,7 @@ from gligabao.store.database import Database, open_database
 from gligabao.store.migrate import migrate
 from gligabao.store.node import NodeLock, node_lock_path
 from gligabao.store.runs import Runs
+from gligabao.web.answers import Answer
 from gligabao.web.api import make_api
 from gligabao.web.auth import guard
 from gligabao.web.failures import MAX_BODY_BYTES, answer_errors
@@ -114,6 +115,7 @@ def open_services(
 def create_app(services: Services) -> Flask:
     """Return the WSGI application over these services."""
     app = Flask("gligabao.web")
+    app.response_class = Answer
     app.json.sort_keys = False  # type: ignore[attr-defined]  # Flask types it as its base class
     app.json.ensure_ascii = False  # type: ignore[attr-defined]
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES

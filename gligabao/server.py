@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 MASTER_PATIENCE_SECONDS = 10
 """After SIGTERM the master kills a worker that takes longer than this."""
 RESPAWN_SECONDS = 1.0
+"""How far apart at least the starts of two workers are: one after the other dies while the database is away."""
 OPEN_REQUESTS_SECONDS = 2
 """How long a stopping worker waits for requests that are being answered."""
 MAX_OPEN_FILES = 65_536

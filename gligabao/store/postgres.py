@@ -185,7 +185,7 @@ def _take(pool: _Pool) -> PostgresConnection:
 
 def _cut(connection: PostgresConnection) -> None:
     """End whatever waits for an answer on the connection, from another thread."""
-    with suppress(psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as twin:
+    with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as twin:
         twin.shutdown(socket.SHUT_RDWR)
 
 

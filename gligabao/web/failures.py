@@ -7,7 +7,6 @@ from flask import Flask, Response, jsonify, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge
 
 from gligabao.errors import GligabaoError, Unavailable
-from gligabao.web.answers import Answer
 
 log = logging.getLogger(__name__)
 
@@ -16,7 +15,6 @@ MAX_BODY_BYTES = 1024 * 1024
 
 def answer_errors(app: Flask) -> None:
     """Turn every error of a request into JSON."""
-    app.response_class = Answer
     app.register_error_handler(GligabaoError, _answer_ours)
     app.register_error_handler(HTTPException, _answer_http)
     app.register_error_handler(Exception, _answer_fault)

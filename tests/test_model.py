@@ -57,6 +57,17 @@ def connect(simulator, watchdog):
         connection.close()
 
 
+def take_request(connection):
+    """Read a request whole: closing a connection with bytes unread resets it, and the answer may be lost."""
+    with connection.makefile("rb") as stream:
+        length = 0
+        while (line := stream.readline()) not in (b"\r\n", b""):
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length":
+                length = int(value)
+        stream.read(length)
+
+
 @contextmanager
 def server_of(*answers):
     """The URL of a server that says these bytes, one each connection; the last of several pieces is said for ever."""
@@ -67,11 +78,13 @@ def server_of(*answers):
         for answer in answers:
             with suppress(OSError), listener.accept()[0] as connection:
                 opened.append(connection)
-                connection.recv(65536)
+                take_request(connection)
                 first, *rest = answer if isinstance(answer, tuple) else (answer,)
                 connection.sendall(first)
                 while rest:
                     connection.sendall(rest[-1])
+        # Nobody would answer another call: it is refused, and not left to wait.
+        listener.close()
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=say, args=(listener,))

@@ -753,10 +753,10 @@ def test_a_sub_agent_that_cannot_be_woken_is_ended_by_its_parent_and_writes_no_m
     play(world, "middle", tool_calls(spawn("deaf")), tool_calls(WAIT), text("Too late."))
     run_id = world.start(tool_calls(spawn("deaf" if depth == 1 else "middle")), text("Report.").after(done))
     assert messenger.stuck.wait(WAIT_SECONDS)
-    asked = world.simulator.received
     done.set()
     root = world.finish(run_id)
     assert root["status"] == "completed"
+    asked = world.simulator.received
     family = all_runs(world)[1:]
     deaf = family[-1]
     for run in family:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import click
 
 from benchmarks import agents, latency, lists, start, step, stop, store
-from benchmarks.report import RESULTS, SAVED, Options, Report, describe_machine
+from benchmarks.report import RESULTS, Options, Report, describe_machine
 
 BENCHMARKS: dict[str, Callable[[Options], Report]] = {
     "step": step.run,
@@ -23,9 +23,8 @@ BENCHMARKS: dict[str, Callable[[Options], Report]] = {
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(BENCHMARKS)), metavar="[NAME]...")
 @click.option("--quick", is_flag=True, help="Small and short, to see that they work. The figures mean little.")
-@click.option("--save", is_flag=True, help=f"Write the JSON to {SAVED.parent.name}/{SAVED.name}/ too, which git keeps.")
 @click.option("--with-peers", is_flag=True, help="Install other frameworks in the cache folder and measure them too.")
-def main(names: tuple[str, ...], quick: bool, save: bool, with_peers: bool) -> None:
+def main(names: tuple[str, ...], quick: bool, with_peers: bool) -> None:
     """Run the named benchmarks (all without a name): step, store, lists, agents, latency, start, stop."""
     options = Options(quick=quick, with_peers=with_peers)
     click.echo("\n".join(f"{key}: {value}" for key, value in describe_machine().items()))
@@ -38,8 +37,7 @@ def main(names: tuple[str, ...], quick: bool, save: bool, with_peers: bool) -> N
             f"{load['load_after'][0]:.2f} after."
         )
         click.echo(f"\n{report.show()}")
-        for folder in [RESULTS, *([SAVED] if save else [])]:
-            report.write(folder, machine=describe_machine(), quick=quick, **load)
+        report.write(RESULTS, machine=describe_machine(), quick=quick, **load)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from importlib import metadata
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
-SAVED = RESULTS / "saved"
 PACKAGES = ("gligabao", "anthropic", "flask", "gunicorn", "psycopg", "pydantic", "requests")
 
 Cell = str | float | int | None
@@ -50,7 +49,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A figure that DESIGN asks for, and what was measured."""
+    """A figure that is to be reached, and what was measured."""
 
     what: str
     limit: str

@@ -66,7 +66,8 @@ def open_services(
     """Open the database, end what a dead predecessor left behind, and build all that a server needs.
 
     `messenger` carries the messages between agents; without one, they stay in the memory of this process.
-    Raises `ConfigError` with one line when a setting cannot be used or another server has the database.
+    Raises `ConfigError` when a setting cannot be used, `StartError` when another server has the database or a newer
+    one made it, `StoreError` when it does not answer: each with one line.
     """
     prompts = Prompts.load()
     allow = Allow.parse(config.fetch_allow)

@@ -1,8 +1,8 @@
 """The settings: one frozen `Config`, read once from `gligabao.toml`, the environment and the flags of `serve`.
 
-Owns the keys, their defaults and bounds, where each value came from, and the one-line errors about them. Nothing
-else reads the environment. Whether a value works (a database that answers, an address that can be read) is for
-the room that uses it to find out at the start.
+Owns the keys, their defaults and bounds, where each value came from, and the one-line errors about them. The SDK and
+its HTTP library read some variables of their own (docs/operating.md). Whether a value works (a database that answers,
+an address that can be read) is for the room that uses it to find out at the start.
 """
 
 import difflib

@@ -8,7 +8,7 @@
     ├── NotFound              404: not there, or not the caller's
     ├── Conflict              409: a limit or a state stands against it
     ├── UnsupportedMedia      415
-    ├── Unavailable           503: no model key, full, stopping
+    ├── Unavailable           503: no model key, full, stopping, no more threads
     │   └── StoreError        503: the database cannot be used now
     ├── RunLost               a write was refused: the run has ended, or another node owns it
     ├── Cancelled             the agent was told to stop
@@ -17,8 +17,8 @@
     │   └── ModelRefused      the model declined to answer
     └── ToolError             a tool could not do its work; the model is told and decides
 
-`status` is the HTTP status that the web doors answer with; the message is what the caller reads, so it
-says what was wrong with what and never holds a secret.
+Some rooms have further ones of their own. `status` is the HTTP status that the web doors answer with; the message is
+what the caller reads, so it says what was wrong with what and never holds a secret.
 """
 
 

@@ -1,4 +1,4 @@
-"""Each operation once, for REST, MCP and the pages alike: check the input, do it, return what is to be answered.
+"""Each operation once, whichever door asks: check the input, do it, return what is to be answered.
 
 Inputs come as plain mappings from outside. All faults of one are named in one message (`BadInput`).
 """

@@ -200,7 +200,10 @@ class _LineHandler(QueueHandler):
         return f"{self.format(record)}\n".encode(self._encoding, "backslashreplace")
 
     def enqueue(self, record: Any) -> None:
-        """Pass a line on. It is dropped when too many wait already; the next that is not says how many were."""
+        """Pass a line on, or write it here when there is no thread for it.
+
+        It is dropped when too many wait already; the next one that is not says how many were.
+        """
         line: bytes = record
         if self._closed or not self._has_thread():
             _write(self._descriptor, [line])

@@ -87,7 +87,7 @@ class State:
     """1, 2, 3, ... in the order entered."""
     state: StateName
     step: int
-    """The model call it was on; 0 for starting, completed and failed."""
+    """The step it belongs to; 0 for starting, completed and failed."""
     detail: str
     started_at: str
     error: str = ""

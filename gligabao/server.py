@@ -7,8 +7,8 @@ nothing, and the last act is one transaction that ends what is still running.
 
 What the worker does with its connections is left to `worker`.
 
-Private hooks used, read in gunicorn 27.0.1, of `Arbiter`: `handle_*`, `spawn_worker` and `murder_workers`.
-tests/test_gunicorn.py has a test for each.
+Private hooks used, read in gunicorn 27.0.1, of `Arbiter`: `handle_*`, `spawn_worker`, `murder_workers`, `timeout` and
+`pid`; of `Logger`: `setup` and `_access_log_enabled`. tests/test_gunicorn.py tests what they do, and names the version.
 """
 
 import ctypes

@@ -5,10 +5,11 @@ that is not complete soon after is cut, an answer that is not taken is given up,
 the poller for its client to close.
 
 Private hooks used, read in gunicorn 27.0.1, of `ThreadWorker`: `accept`, `enqueue_req`, `finish_request`,
-`get_thread_pool`, `handle`, `handle_error`, `handle_exit`, `handle_quit`, `init_signals`, `murder_keepalived`,
-`murder_pending`, `on_client_socket_readable`, `on_pending_socket_readable`, `keepalived_conns`, `pending_conns`,
-`nr_conns`, `method_queue` and `poller`. And, read in Python 3.11 to 3.13, `ThreadPoolExecutor._adjust_thread_count`.
-tests/test_gunicorn.py has a test for each.
+`get_thread_pool`, `handle`, `handle_error`, `handle_exit`, `handle_quit`, `init_process`, `init_signals`,
+`murder_keepalived`, `murder_pending`, `on_client_socket_readable`, `on_pending_socket_readable`, `keepalived_conns`,
+`pending_conns`, `nr_conns`, `method_queue` and `poller`; of its connections `initialized`, `data_ready`, `timeout` and
+`close`; and `PollableMethodQueue.close`. And, read in Python 3.11 to 3.13, `ThreadPoolExecutor._adjust_thread_count`.
+tests/test_gunicorn.py tests what they do, and names the versions.
 """
 
 import errno
@@ -210,8 +211,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
     def handle_quit(self, sig: int, frame: Any) -> None:
         """SIGINT from a terminal, SIGQUIT from the master: as SIGTERM. One more means: now.
 
-        A single Ctrl-C brings both, one each; only a repeated one, or one that follows SIGTERM, hurries (the
-        master then kills within 2 s).
+        A single Ctrl-C brings both, one each; only a repeated one, or one that follows SIGTERM (the master then
+        kills within 2 s), hurries.
         """
         again = sig in self._signals or signal.SIGTERM in self._signals
         self._signals.add(sig)

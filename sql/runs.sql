@@ -88,10 +88,6 @@ FROM gb_agent_research_runs
 WHERE parent_id = :parent_id
 ORDER BY id;
 
--- name: count_running
--- The runs that a node has at work, sub-agents included.
-SELECT COUNT(*) AS running FROM gb_agent_research_runs WHERE status = 'running' AND owner = :owner;
-
 -- name: list_running
 -- The runs that a node has at work, oldest first. The plus keeps SQLite from reading the whole table for the order.
 SELECT id, user_id, parent_id, name, reason, topic, status, state, model, max_steps, steps, tool_calls,

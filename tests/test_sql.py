@@ -22,7 +22,6 @@ SAMPLES = {
 RUNS = "gb_agent_research_runs"
 STATES = "gb_agent_research_states"
 INDEXES = {
-    "count_running": f"{RUNS}_running",
     "count_working": f"{RUNS}_(status|running)",
     "get_run": f"({RUNS}_(pkey|user)|INTEGER PRIMARY KEY)",
     "get_run_with_states": f"({STATES}_pkey|PRIMARY KEY)",

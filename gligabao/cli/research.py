@@ -25,9 +25,9 @@ def research() -> None:
 
 @research.command()
 @click.argument("topic", required=False)
-@click.option("--max-steps", type=int, help="The most model calls it may make.  [default: 20, at most 40]")
+@click.option("--max-steps", type=int, help="The most steps it may take.  [default: 20, at most 40]")
 @click.option("--model", help="The model it runs on.  [default: the model of the server]")
-@click.option("--dataset", help="The dataset of the knowledge base it works with.  [default: main]")
+@click.option("--dataset", help="Kept for the knowledge base, which is not in this version yet.  [default: main]")
 @click.option(
     "--json", "body_text", metavar="BODY", help="The whole request body, or @FILE to read it from, instead of TOPIC."
 )

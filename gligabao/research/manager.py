@@ -62,7 +62,8 @@ class Manager:
         """Record a research, start its agent on a thread of its own and return the run.
 
         Raises `Unavailable` (no model key, server full or stopping) before anything is recorded, and `Conflict`
-        when the user has as many at work as allowed.
+        when the user has as many at work as allowed. When it may be recorded all the same, what is stored is ended:
+        `StoreError`, and `Unavailable` for want of a thread.
         """
         shared = self._shared
         shared.model.require_key()

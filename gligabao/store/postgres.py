@@ -29,10 +29,13 @@ from gligabao.store.transaction import RETRY_AFTER_SECONDS, Row, StoreConflict, 
 # second while the server is away. Our own errors tell of that.
 logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 
+PROGRESS_WRITERS = 2
+"""Connections for what agents store again and again, their progress. More store no more in a second, but let more
+agents at once fight for the interpreter, and a request then waits behind all of them: with 4 instead of 2 the slowest
+answers beside 200 agents took twice as long, with 20 ten times. Agents wait for a connection in the order they came."""
+
 WRITERS = 4
-"""Connections that write. More store no more in a second, but let more agents at once fight for the interpreter, and a
-request then waits behind all of them: with 20 instead of 4 the slowest answers beside 200 agents took five times as
-long. Agents wait for a connection in the order they came."""
+"""Connections for starts and ends: these may wait for each other's locks, and progress must not wait with them."""
 
 OPEN_SECONDS = 10
 CLOSE_SECONDS = 0.2
@@ -71,7 +74,8 @@ _Pool = ConnectionPool[PostgresConnection]
 class PostgresDatabase:
     """A database on a Postgres server. Shared by all threads, each of which borrows a connection of a pool.
 
-    Those that read have a pool of their own: hundreds of agents that write would keep them waiting for seconds else.
+    What reads, what stores progress and what else writes have a pool each: hundreds of agents that write would keep
+    the others waiting for seconds else.
     """
 
     dialect: Literal["postgres"] = "postgres"
@@ -83,11 +87,13 @@ class PostgresDatabase:
         self._watchdog = Watchdog()
         self._lock = threading.Lock()  # guards the connections in use
         self._in_use: set[PostgresConnection] = set()
+        self._progress = self._make_pool(address, "gligabao-progress", PROGRESS_WRITERS)
         self._writers = self._make_pool(address, "gligabao-writers", WRITERS)
         self._readers = self._make_pool(address, "gligabao-readers", pool_size)
+        self._pools = (self._progress, self._writers, self._readers)
         with _our_errors():
-            self._writers.open(wait=True, timeout=OPEN_SECONDS)
-            self._readers.open(wait=True, timeout=OPEN_SECONDS)
+            for pool in self._pools:
+                pool.open(wait=True, timeout=OPEN_SECONDS)
 
     @contextmanager
     def transaction(self, *, patient: bool = False) -> Iterator[Transaction]:
@@ -98,7 +104,7 @@ class PostgresDatabase:
 
     def execute(self, name: str, /, **params: Value) -> int:
         """Write with one query, a transaction of its own, and return how many rows it touched."""
-        with _our_errors(), self._connection(self._writers, WRITE_SECONDS) as connection:
+        with _our_errors(), self._connection(self._progress, WRITE_SECONDS) as connection:
             return Transaction(connection, self._queries).execute(name, **params)
 
     @contextmanager
@@ -131,7 +137,7 @@ class PostgresDatabase:
 
         Whoever still comes gets a `StoreError`, and at once whoever waits: for a connection, or for an answer on one.
         """
-        for pool in (self._writers, self._readers):
+        for pool in self._pools:
             pool.close(CLOSE_SECONDS)
         with self._lock:
             for connection in self._in_use:

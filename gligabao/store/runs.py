@@ -92,7 +92,7 @@ class Runs:
         """Return when no start of that owner is under way in the database any more, whoever waits for its answer.
 
         What was answered with an error may be stored later, as long as it is. Raises `StoreError` when one takes longer
-        than seconds (`patient`: a minute).
+        than five seconds (`patient`: a minute).
         """
         with self._db.transaction(patient=patient) as tx:
             tx.fetch_one("lock_starts", owner=owner, wait="60s" if patient else "5s")
@@ -161,11 +161,6 @@ class Runs:
         with self._db.transaction() as tx:
             tx.fetch_one("lock_parent", id=parent_id, owner=owner)  # as each start of a sub-agent holds it
             return [_run(row) for row in tx.fetch_all("list_started", parent_id=parent_id)]
-
-    def count_running(self, *, owner: str) -> int:
-        """Return how many runs that owner has at work, sub-agents included."""
-        row = self._db.fetch_one("count_running", owner=owner)
-        return int(row["running"]) if row else 0
 
     def list_running(self, *, owner: str) -> list[Run]:
         """Return the runs that owner has at work, oldest first."""

@@ -1,1 +1,1 @@
-"""The doors: REST, and later MCP, events and pages. Each parses, calls a handler and answers."""
+"""The doors: REST and the probes. Each parses, calls a handler and answers."""

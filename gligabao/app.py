@@ -31,7 +31,7 @@ from gligabao.web.failures import MAX_BODY_BYTES, answer_errors
 log = logging.getLogger(__name__)
 
 JOIN_SECONDS = 2.5
-STOP_SECONDS = 3.3
+STOP_SECONDS = 3.0
 LAST_SECONDS = 0.5
 """A stop waits `JOIN_SECONDS` for the agents. After `STOP_SECONDS`, both counted from its begin, it no longer waits for
 a database that does not answer (but `LAST_SECONDS` at least): the next start ends the runs that are left."""
@@ -141,7 +141,7 @@ def _end_orphans(db: Database, runs: Runs, predecessor: str | None) -> None:
     owner = None if db.dialect == "sqlite" else predecessor
     if predecessor is not None:
         # One that it began may be stored only now, and nobody would look for it later.
-        runs.await_starts(owner=predecessor, patient=True)
+        runs.await_starts(owner=predecessor)
     if db.dialect == "sqlite" or predecessor is not None:
         ended = runs.interrupt_runs(owner=owner, error=INTERRUPTED, at=now())
         if ended:

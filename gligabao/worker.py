@@ -7,9 +7,9 @@ the poller for its client to close.
 Private hooks used, read in gunicorn 27.0.1, of `ThreadWorker`: `accept`, `enqueue_req`, `finish_request`,
 `get_thread_pool`, `handle`, `handle_error`, `handle_exit`, `handle_quit`, `init_process`, `init_signals`,
 `murder_keepalived`, `murder_pending`, `on_client_socket_readable`, `on_pending_socket_readable`, `keepalived_conns`,
-`pending_conns`, `nr_conns`, `method_queue` and `poller`; of its connections `initialized`, `data_ready`, `timeout` and
-`close`; and `PollableMethodQueue.close`. And, read in Python 3.11 to 3.13, `ThreadPoolExecutor._adjust_thread_count`.
-tests/test_gunicorn.py tests what they do, and names the versions.
+`pending_conns`, `nr_conns`, `method_queue`, `poller` and `run`; of its connections `initialized`, `data_ready`,
+`timeout` and `close`; and `PollableMethodQueue.close`. And, read in Python 3.11 to 3.13,
+`ThreadPoolExecutor._adjust_thread_count`. tests/test_gunicorn.py tests what they do, and names the versions.
 """
 
 import errno
@@ -41,7 +41,8 @@ from gligabao.web.failures import MAX_BODY_BYTES
 log = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-"""Held back between the fork and the moment at which the worker has its handlers: one that came then was lost."""
+"""Held back between the fork and the moment at which the worker has given up the master's handlers: one that came then
+was lost."""
 LINGER_SECONDS = 2.0
 """How long an answered connection that is to be closed waits for its client to close it first."""
 MAX_LINGERING = 500
@@ -81,7 +82,17 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         super().init_signals()
         for number in (signal.SIGHUP, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
+        # There are no agents before the loop runs, and a stop must not wait for a database that this process opens.
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+    def run(self) -> None:
+        """Take requests until told to stop."""
+        signal.signal(signal.SIGTERM, self.handle_exit)
+        signal.signal(signal.SIGINT, self.handle_quit)
+        signal.signal(signal.SIGQUIT, self.handle_quit)
+        super().run()
 
     def get_thread_pool(self) -> ThreadPoolExecutor:
         """Return the threads that answer requests."""
@@ -152,6 +163,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self._let_go(self._lingering.popleft())
 
     def _drain(self, conn: Any, sock: socket.socket) -> None:
+        if conn not in self._lingering:
+            return  # let go since the poller saw something of it, for want of room
         try:
             is_open = bool(sock.recv(DRAIN_BYTES))
         except BlockingIOError:

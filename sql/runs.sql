@@ -21,6 +21,10 @@ RETURNING id, user_id, parent_id, name, reason, topic, status, state, model, max
 -- The fence for a sub-agent: none is added to a run that has ended, or is another node's. SQLite has the lock already.
 SELECT id FROM gb_agent_research_runs WHERE id = :id AND status = 'running' AND owner = :owner;
 
+-- name: lock_parent_now
+-- The same, where Postgres must not wait for the lock.
+SELECT id FROM gb_agent_research_runs WHERE id = :id AND status = 'running' AND owner = :owner;
+
 -- name: save_state
 -- A state is entered once and ended once. Sent again it changes nothing, so whoever doubts that it arrived sends it again.
 INSERT INTO gb_agent_research_states (run_id, seq, step, state, detail, error, started_at, finished_at)

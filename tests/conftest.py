@@ -1,14 +1,20 @@
-"""What all tests may use: a database of their own, of both kinds."""
+"""What all tests may use: a database of their own, of both kinds; a simulated model and the SDK; a bare environment."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import anthropic
 import pytest
 
+from gligabao.cancel import Watchdog
+from gligabao.simulator import Simulator
 from gligabao.store.database import Database, open_database
 from gligabao.store.migrate import migrate
 from tests import postgres
+
+FOR_TESTS = ("GLIGABAO_TEST_", "GLIGABAO_BENCH_DATA")
+"""How the variables begin that are for the tests and no settings."""
 
 _session = pytest.StashKey[postgres.Session]()
 
@@ -65,3 +71,41 @@ def db(database_url: str) -> Iterator[Database]:
         yield database
     finally:
         database.close()
+
+
+@pytest.fixture
+def simulator() -> Iterator[Simulator]:
+    """A simulated model, scripted by nobody yet."""
+    with Simulator() as simulator:
+        yield simulator
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[anthropic.DefaultHttpxClient]:
+    """One HTTP client for all tests of a module: each has an SSL context, which takes its time."""
+    with anthropic.DefaultHttpxClient(timeout=30) as http_client:
+        yield http_client
+
+
+@pytest.fixture
+def client(simulator: Simulator, http: anthropic.DefaultHttpxClient) -> anthropic.Anthropic:
+    """The SDK talking to `simulator`, as strict about answers as it can be."""
+    return anthropic.Anthropic(
+        api_key="x", base_url=simulator.url, http_client=http, max_retries=0, _strict_response_validation=True
+    )
+
+
+@pytest.fixture
+def watchdog() -> Iterator[Watchdog]:
+    """A watchdog with a thread of its own."""
+    watchdog = Watchdog()
+    yield watchdog
+    watchdog.close()
+
+
+@pytest.fixture
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting comes from the environment that the tests were started in; what is said to the tests stays."""
+    for name in list(os.environ):
+        if name.startswith(("GLIGABAO_", "ANTHROPIC_")) and not name.startswith(FOR_TESTS):
+            monkeypatch.delenv(name)

@@ -14,6 +14,8 @@ from tests.script import BilledSimulator, Script
 
 MAX_LOST_CALLS = 1
 """What a death may cost an agent: the call whose answer was not stored yet."""
+STOP_SECONDS = 4.0
+"""How long a server may take to stop, as the docs promise."""
 
 
 class Site:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from gligabao.cancel import Cancel
+from gligabao.research.messenger import Message, QueueMessenger
 from gligabao.simulator.prompt import Block, first_user_text
 from gligabao.simulator.replies import call, error, hang, tool_calls
 from tests.world import World, shape
@@ -93,7 +95,7 @@ def end_of(run: dict[str, Any]) -> tuple[str, str, str]:
     return run["status"], run["stop_reason"], run["error"]
 
 
-class Gate:
+class DatabaseGate:
     """A meddler for the database that holds an agent, known by the name of its run, at a point of its work.
 
     Takes the place of a database that is slow just then. The points are for the states that an agent is in for a
@@ -132,6 +134,21 @@ class Gate:
             assert self._open.wait(WAIT_SECONDS)
 
 
+class StuckMessenger(QueueMessenger):
+    """Messages whose reader is stuck, deaf to being told to stop, until it is freed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stuck, self.freed = threading.Event(), threading.Event()
+
+    def receive(self, run_id: int, *, wait_seconds: float, cancel: Cancel) -> list[Message]:
+        """Hold the reader, then give it what there is."""
+        self.stuck.set()
+        # Longer than any test waits for the end of a research: one that waited for this reader is seen.
+        assert self.freed.wait(120)
+        return super().receive(run_id, wait_seconds=0, cancel=cancel)
+
+
 class Silence:
     """A web server that takes connections and never says a word."""
 
@@ -150,7 +167,7 @@ class Stalls:
     `stall` returns a function that tells whether the agent has come so far.
     """
 
-    def __init__(self, world: World, silence: Silence, gate: Gate) -> None:
+    def __init__(self, world: World, silence: Silence, gate: DatabaseGate) -> None:
         self._world = world
         self._simulator = world.simulator
         self._silence = silence

@@ -90,13 +90,6 @@ def test_a_waker_that_fails_does_not_keep_the_others_from_being_called():
     assert woken == [True]
 
 
-@pytest.fixture
-def watchdog():
-    watchdog = Watchdog()
-    yield watchdog
-    watchdog.close()
-
-
 def test_a_deadline_that_passes_calls_its_function(watchdog):
     fired = threading.Event()
     with watchdog.deadline(0.01, fired.set):

@@ -22,11 +22,8 @@ DOCS = Path(gligabao.__file__).parent.parent / "docs"
 
 
 @pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path, monkeypatch):
+def in_a_folder_of_its_own(tmp_path, monkeypatch, no_settings):
     monkeypatch.chdir(tmp_path)
-    for name in list(os.environ):
-        if name.startswith(("GLIGABAO_", "ANTHROPIC_")):
-            monkeypatch.delenv(name)
 
 
 def commands(command: click.Command = main, path: str = "gligabao") -> Iterator[tuple[str, click.Command]]:

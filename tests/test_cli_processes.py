@@ -18,11 +18,8 @@ SECONDS = 120
 
 
 @pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path, monkeypatch):
+def in_a_folder_of_its_own(tmp_path, monkeypatch, no_settings):
     monkeypatch.chdir(tmp_path)
-    for name in list(os.environ):
-        if name.startswith(("GLIGABAO_", "ANTHROPIC_")) and not name.startswith("GLIGABAO_TEST_"):
-            monkeypatch.delenv(name)
     # Temporary folders of the program come here, so that what is left of them is seen.
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))

@@ -1,7 +1,6 @@
 """`gligabao research` against a server that plays its answers: what is sent, what is printed, how it exits."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -19,12 +18,7 @@ from tests.played_server import COMPLETED, FAILED, Answer, PlayedServer, run, st
 STARTED = Answer(run(), status=202)
 QUICK = Pace(first_seconds=0.01, longest_seconds=0.01, away_seconds=30)
 
-
-@pytest.fixture(autouse=True)
-def no_settings(monkeypatch):
-    for name in list(os.environ):
-        if name.startswith("GLIGABAO_"):
-            monkeypatch.delenv(name)
+pytestmark = pytest.mark.usefixtures("no_settings")
 
 
 def call(server: PlayedServer | None, *arguments: str, user: str | None = "ann", stdin: str | bytes = "") -> Result:

@@ -11,14 +11,16 @@ import signal
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 import gunicorn.util
+import gunicorn.workers.base
 import pytest
 import requests
 from gunicorn.arbiter import Arbiter
 from gunicorn.config import Config
+from gunicorn.glogging import Logger
 from gunicorn.workers import gthread
 from gunicorn.workers.gthread import PollableMethodQueue, ThreadWorker
 
@@ -86,7 +88,7 @@ def test_signals_are_held_back_until_the_worker_has_its_handlers():
 def test_signals_to_the_whole_group_change_nothing(tmp_path):
     server = ServerProcess(tmp_path, database_url=f"sqlite:///{tmp_path}/g.db").wait_until_ready()
     try:
-        for number in (signal.SIGHUP, signal.SIGUSR2, signal.SIGHUP):
+        for number in (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2, signal.SIGHUP):
             os.killpg(server.process.pid, number)
             assert requests.get(f"{server.url}/healthz", timeout=30).status_code == 200
         server.signal(signal.SIGTERM)
@@ -273,6 +275,49 @@ def test_what_came_in_time_is_taken_by_a_loop_that_looks_late():
         assert taken == conns[:1] and not worker.pending_conns and conns[1].sock.fileno() == -1
     worker.poller.close()
     worker.tmp.close()
+
+
+def test_a_connection_that_is_let_go_for_want_of_room_may_close_in_the_same_moment(monkeypatch):
+    monkeypatch.setattr(worker_module, "MAX_LINGERING", 1)
+    worker = Worker(1, 1, [], None, 30, Config(), logging.getLogger())
+    worker.poller = selectors.DefaultSelector()
+    answered = Future()
+    answered.set_result(False)
+    with ExitStack() as sockets:
+        for number in range(3):
+            ours, theirs = (sockets.enter_context(one) for one in socket.socketpair())
+            worker.nr_conns += 1
+            worker.finish_request(gthread.TConn(worker.cfg, ours, "", ""), answered)
+            if number == 0:
+                theirs.close()
+                seen = [(key.data, key.fileobj) for key, _ in worker.poller.select(10)]
+        assert len(seen) == 1
+        for callback, sock in seen:
+            callback(sock)
+        assert worker.nr_conns == 0 and len(worker.poller.get_map()) == 1
+    worker.poller.close()
+    worker.tmp.close()
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        *("handle", "handle_request", "on_client_socket_readable", "murder_keepalived", "run"),
+        *("keepalived_conns", "pending_conns", "nr_conns", "method_queue", "poller"),
+    ],
+)
+def test_the_worker_has_this_part_and_uses_it(used):
+    assert f"self.{used}" in inspect.getsource(gunicorn.workers.base) + inspect.getsource(gthread)
+
+
+def test_the_log_writes_no_access_lines_when_it_is_told_so():
+    assert "return self._access_log_enabled" in inspect.getsource(Logger)
+    assert "self.setup(cfg)" in inspect.getsource(Logger.__init__)
+
+
+def test_the_worker_is_loaded_after_its_signals_and_runs_last():
+    source = inspect.getsource(ThreadWorker.__mro__[1].init_process)
+    assert source.index("self.init_signals()") < source.index("self.load_wsgi()") < source.index("self.run()")
 
 
 def test_a_body_in_chunks_that_is_too_long_is_a_413(server):

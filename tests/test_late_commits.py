@@ -1,9 +1,11 @@
 """A Postgres whose commits take place long after the server has given them up: nothing may stay at work for ever.
 
-As when its synchronous standby is away. A trigger holds the commit of a run that was just inserted until the test lets
-it go on.
+As when its synchronous standby is away. A trigger holds the commit of a run of u1 that was just inserted until the test
+lets it go on.
 """
 
+import os
+import signal
 import threading
 import time
 from contextlib import contextmanager
@@ -18,13 +20,17 @@ from gligabao.store.database import open_database
 from gligabao.store.migrate import migrate
 from gligabao.store.runs import Runs
 from tests.checker import read_rows
+from tests.process import ServerProcess
+from tests.teams import wait_until
 from tests.world import World, join_research
 
 HOLD = """
     CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
-        PERFORM set_config('lock_timeout', '0', true);
-        PERFORM pg_advisory_xact_lock_shared(1, 1);
+        IF NEW.user_id = 'u1' THEN
+            PERFORM set_config('lock_timeout', '0', true);
+            PERFORM pg_advisory_xact_lock_shared(1, 1);
+        END IF;
         RETURN NULL;
     END $$;
     CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON gb_agent_research_runs DEFERRABLE INITIALLY DEFERRED
@@ -35,7 +41,7 @@ COMMITS, STARTS = 1, 724063
 
 
 class Holder:
-    """Holds the commits of starts in a database while `held`."""
+    """Holds the commits of u1's starts in a database between `hold` and `let_go`."""
 
     def __init__(self, url):
         self._connection = psycopg.connect(url, autocommit=True)
@@ -97,14 +103,30 @@ def join_lost_starts():
             one.join(30)
 
 
-def test_a_start_that_is_stored_after_it_was_refused_is_ended(world, holder):
+def wait_for_a_look(caplog):
+    wait_until(lambda: "the end of lost starts is not stored yet" in caplog.text, "a look for lost starts", 30)
+
+
+def test_a_start_that_is_stored_after_it_was_refused_is_ended(world, holder, caplog):
     holder.hold()
     assert world.post().status_code == 503
-    holder.wait_for_waiting(STARTS)
+    wait_for_a_look(caplog)
     holder.let_go()
     join_lost_starts()
     (run,) = world.close(unanswered=1).runs
     assert (run["error"], run["stop_reason"]) == (LOST_START, "error")
+
+
+def test_a_start_that_may_be_stored_later_holds_up_no_other(world, holder, caplog):
+    holder.hold()
+    assert world.post().status_code == 503
+    wait_for_a_look(caplog)
+    for number in range(5):
+        world.finish(world.start(text("Report."), user=f"other-{number}"), user=f"other-{number}")
+    holder.let_go()
+    join_lost_starts()
+    runs = world.close(unanswered=1).runs
+    assert sorted(run["status"] for run in runs) == ["completed"] * 5 + ["failed"]
 
 
 def test_a_sub_agent_that_is_stored_after_it_was_refused_ends_before_its_parent(world, holder):
@@ -136,6 +158,23 @@ def test_a_start_of_a_dead_server_that_is_stored_late_is_ended_by_the_next(url, 
     (run,) = next_server[0].close(unanswered=1).runs
     assert run["stop_reason"] == "interrupted"
     db.close()
+
+
+def test_a_worker_that_awaits_late_starts_ends_when_it_is_told_to(url, tmp_path):
+    server = ServerProcess(tmp_path, database_url=url).wait_until_ready()
+    try:
+        node_id = (tmp_path / "node.lock").read_text().split()[0]
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("SELECT pg_advisory_lock_shared(%s, hashtext(%s))", (STARTS, node_id))
+            os.kill(server.worker, signal.SIGKILL)
+            wait_until(lambda: connection.execute(WAITING, (STARTS,)).fetchone()[0], "a new worker that waits", 30)
+            waiting = server.worker
+            os.kill(waiting, signal.SIGTERM)
+            wait_until(lambda: not os.path.exists(f"/proc/{waiting}"), "the end of the worker", 30)
+            server.signal(signal.SIGTERM)
+            assert server.wait() == 0
+    finally:
+        server.kill()
 
 
 def test_an_old_save_that_is_done_after_newer_ones_takes_nothing_back(url):

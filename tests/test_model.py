@@ -11,7 +11,7 @@ from decimal import Decimal
 import httpx2
 import pytest
 
-from gligabao.cancel import Cancel, Watchdog
+from gligabao.cancel import Cancel
 from gligabao.config import ModelPrice
 from gligabao.errors import Cancelled, ModelError, ModelRefused, PromptTooLong, Unavailable
 from gligabao.logs import keep_secret
@@ -26,19 +26,6 @@ from tests.fakes import FakeObserver
 
 MODEL = "claude-sonnet-5-5"
 QUICK = Retrying(first_wait_seconds=0.001)
-
-
-@pytest.fixture
-def simulator():
-    with Simulator() as simulator:
-        yield simulator
-
-
-@pytest.fixture
-def watchdog():
-    watchdog = Watchdog()
-    yield watchdog
-    watchdog.close()
 
 
 @pytest.fixture
@@ -458,6 +445,20 @@ def test_an_answer_that_is_too_large_is_said_to_be(connect):
     endless = (http("200 OK"), b"x" * 65536)
     with server_of(endless) as url, pytest.raises(ModelError, match="it has more than 8,388,608 bytes"):
         connect(base_url=url, retrying=Retrying(retries=0)).ask(request("x"), FakeObserver())
+
+
+def test_an_answer_that_cannot_be_unpacked_is_malformed(connect):
+    odd = http("200 OK", "Content-Encoding: gzip", body=b"this is no gzip")
+    observer = FakeObserver()
+    with server_of(odd, GOOD) as url:
+        assert connect(base_url=url).ask(request("x"), observer).text == "Good."
+    assert observer.lines == ["malformed answer, retry 1 of 6"]
+
+
+def test_an_error_that_cannot_be_unpacked_keeps_its_status(connect):
+    odd = http("401 No", "Content-Encoding: gzip", body=b"this is no gzip")
+    with server_of(odd) as url, pytest.raises(ModelError, match="the API key was refused"):
+        connect(base_url=url).ask(request("x"), FakeObserver())
 
 
 def test_an_error_without_an_end_is_cut_and_keeps_its_status(connect):

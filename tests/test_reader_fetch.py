@@ -135,13 +135,6 @@ Serve = Callable[..., Server]
 
 
 @pytest.fixture
-def watchdog() -> Iterator[Watchdog]:
-    watchdog = Watchdog()
-    yield watchdog
-    watchdog.close()
-
-
-@pytest.fixture
 def open_reader(watchdog: Watchdog) -> Iterator[Callable[..., PageReader]]:
     readers: list[PageReader] = []
 

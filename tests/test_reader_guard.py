@@ -140,13 +140,6 @@ def _inet_aton(host: str) -> bytes:
 
 
 @pytest.fixture
-def watchdog() -> Iterator[Watchdog]:
-    watchdog = Watchdog()
-    yield watchdog
-    watchdog.close()
-
-
-@pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world = World(NAMES, monkeypatch)
     yield world

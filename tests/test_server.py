@@ -10,15 +10,9 @@ import pytest
 import requests
 
 from gligabao.records import INTERRUPTED
-from gligabao.simulator import Simulator, replies
+from gligabao.simulator import replies
 from tests.checker import check_bill, check_run
 from tests.process import ServerProcess
-
-
-@pytest.fixture
-def simulator():
-    with Simulator() as simulator:
-        yield simulator
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,27 +17,6 @@ SEARCH_TOOL = {"type": "web_search_20250305", "name": "web_search", "max_uses": 
 TOOL = {"name": "look_up", "input_schema": {"type": "object"}}
 
 
-@pytest.fixture
-def sim() -> Iterator[Simulator]:
-    with Simulator() as simulator:
-        yield simulator
-
-
-@pytest.fixture(scope="module")
-def http() -> Iterator[Any]:
-    """One HTTP client for all tests: each has an SSL context, which takes its time."""
-    with anthropic.DefaultHttpxClient(timeout=30) as http_client:
-        yield http_client
-
-
-@pytest.fixture
-def client(sim: Simulator, http: Any) -> anthropic.Anthropic:
-    """The SDK, as strict about answers as it can be."""
-    return anthropic.Anthropic(
-        api_key="x", base_url=sim.url, http_client=http, max_retries=0, _strict_response_validation=True
-    )
-
-
 def ask(client: anthropic.Anthropic, topic: str, **fields: Any) -> Any:
     body = {"model": MODEL, "max_tokens": 1000, "messages": [{"role": "user", "content": topic}], **fields}
     return client.messages.create(**body)
@@ -51,37 +29,39 @@ def types_of(message: Any) -> list[str]:
 # Replies
 
 
-def test_a_script_plays_its_replies_in_order(sim: Simulator, client: anthropic.Anthropic) -> None:
-    script = sim.play("tides", text("one"), text("two"))
+def test_a_script_plays_its_replies_in_order(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    script = simulator.play("tides", text("one"), text("two"))
     assert [ask(client, "about tides").content[0].text for _ in range(2)] == ["one", "two"]
     assert script.asked == 2
     assert script.reached(2).is_set()
     assert not script.reached(3).is_set()
 
 
-def test_a_script_that_is_used_up_says_so(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.play("tides", text("one"))
+def test_a_script_that_is_used_up_says_so(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    simulator.play("tides", text("one"))
     ask(client, "tides")
     with pytest.raises(anthropic.BadRequestError, match='the script for "tides" has no reply 2, only 1'):
         ask(client, "tides")
 
 
-def test_each_conversation_goes_through_the_script_from_its_start(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.play("tides", text("one"), text("two"))
+def test_each_conversation_goes_through_the_script_from_its_start(
+    simulator: Simulator, client: anthropic.Anthropic
+) -> None:
+    simulator.play("tides", text("one"), text("two"))
     assert ask(client, "tides, a").content[0].text == "one"
     assert ask(client, "tides, b").content[0].text == "one"
     assert ask(client, "tides, a").content[0].text == "two"
 
 
-def test_the_latest_script_for_a_topic_counts(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.play("tides", text("old"))
-    sim.play("tides", text("new"))
+def test_the_latest_script_for_a_topic_counts(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    simulator.play("tides", text("old"))
+    simulator.play("tides", text("new"))
     assert ask(client, "tides").content[0].text == "new"
 
 
-def test_searches_are_played_apart_from_the_conversation(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.play("tides", text("the loop"))
-    sim.play_search("tides", searched("It rises.", ("https://a.test/x", "Tides"), query="tides"))
+def test_searches_are_played_apart_from_the_conversation(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    simulator.play("tides", text("the loop"))
+    simulator.play_search("tides", searched("It rises.", ("https://a.test/x", "Tides"), query="tides"))
     found = ask(client, "tides", tools=[SEARCH_TOOL])
     assert types_of(found) == ["server_tool_use", "web_search_tool_result", "text"]
     assert found.content[1].content[0].url == "https://a.test/x"
@@ -91,13 +71,13 @@ def test_searches_are_played_apart_from_the_conversation(sim: Simulator, client:
 
 
 def test_a_failed_search_is_an_error_inside_a_200_and_costs_nothing(
-    sim: Simulator, client: anthropic.Anthropic
+    simulator: Simulator, client: anthropic.Anthropic
 ) -> None:
-    sim.play_search("tides", replies.search_error("max_uses_exceeded"))
+    simulator.play_search("tides", replies.search_error("max_uses_exceeded"))
     found = ask(client, "tides", tools=[SEARCH_TOOL])
     assert found.content[1].content.error_code == "max_uses_exceeded"
     assert found.usage.server_tool_use is None
-    assert sim.billed().total.web_search_requests == 0
+    assert simulator.billed().total.web_search_requests == 0
 
 
 @pytest.mark.parametrize(
@@ -117,9 +97,9 @@ def test_a_failed_search_is_an_error_inside_a_200_and_costs_nothing(
     ],
 )
 def test_the_sdk_finds_nothing_wrong_with_an_answer(
-    sim: Simulator, client: anthropic.Anthropic, reply: replies.Scripted, stop_reason: str, types: list[str]
+    simulator: Simulator, client: anthropic.Anthropic, reply: replies.Scripted, stop_reason: str, types: list[str]
 ) -> None:
-    sim.play("tides", reply)
+    simulator.play("tides", reply)
     answer = ask(client, "tides", tools=[TOOL])
     assert (answer.stop_reason, types_of(answer)) == (stop_reason, types)
     assert len({block.id for block in answer.content if block.type == "tool_use"}) == types.count("tool_use")
@@ -127,17 +107,17 @@ def test_the_sdk_finds_nothing_wrong_with_an_answer(
     assert answer.usage.output_tokens > 0
 
 
-def test_a_refusal_names_its_category(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.play("tides", replies.refusal("bio", explanation="no"))
+def test_a_refusal_names_its_category(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    simulator.play("tides", replies.refusal("bio", explanation="no"))
     details = ask(client, "tides").stop_details
     assert (details.category, details.explanation) == ("bio", "no")
 
 
 def test_a_pause_with_the_server_tool_waits_in_a_search_and_is_resumed(
-    sim: Simulator, client: anthropic.Anthropic
+    simulator: Simulator, client: anthropic.Anthropic
 ) -> None:
     topic = "Port Sable tidal station electricity"
-    sim.faults.add(replies.pause_turn("Searching.", query=topic))
+    simulator.faults.add(replies.pause_turn("Searching.", query=topic))
     paused = ask(client, topic, tools=[SEARCH_TOOL])
     assert types_of(paused) == ["text", "server_tool_use"]
     messages = [{"role": "user", "content": topic}, {"role": "assistant", "content": paused.content}]
@@ -146,49 +126,49 @@ def test_a_pause_with_the_server_tool_waits_in_a_search_and_is_resumed(
     assert resumed.content[0].tool_use_id == paused.content[1].id
 
 
-def test_a_function_may_be_the_reply(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.play("tides", lambda body: text(f"limit {body['max_tokens']}"))
+def test_a_function_may_be_the_reply(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    simulator.play("tides", lambda body: text(f"limit {body['max_tokens']}"))
     assert ask(client, "tides", max_tokens=77).content[0].text == "limit 77"
 
 
 def test_a_function_that_fails_ends_only_its_connection(
-    sim: Simulator, client: anthropic.Anthropic, caplog: pytest.LogCaptureFixture
+    simulator: Simulator, client: anthropic.Anthropic, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sim.play("tides", lambda body: text(body["nonesuch"]), text("still here"))
+    simulator.play("tides", lambda body: text(body["nonesuch"]), text("still here"))
     with pytest.raises(anthropic.APIConnectionError):
         ask(client, "tides")
     assert ask(client, "tides").content[0].text == "still here"
     assert "the simulator failed to answer" in caplog.text
 
 
-def test_a_reply_is_held_until_its_event(sim: Simulator, client: anthropic.Anthropic) -> None:
+def test_a_reply_is_held_until_its_event(simulator: Simulator, client: anthropic.Anthropic) -> None:
     go = threading.Event()
-    script = sim.play("tides", text("at last").after(go))
+    script = simulator.play("tides", text("at last").after(go))
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(ask, client, "tides")
         assert script.reached(1).wait(10)
         assert not answer.done()
-        assert sim.billed().total.calls == 0
+        assert simulator.billed().total.calls == 0
         go.set()
         assert answer.result(10).content[0].text == "at last"
 
 
-def test_a_delayed_reply_comes(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.play("tides", text("later").delayed(0.01))
+def test_a_delayed_reply_comes(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    simulator.play("tides", text("later").delayed(0.01))
     assert ask(client, "tides").content[0].text == "later"
 
 
-def test_a_raw_reply_goes_out_as_it_is(sim: Simulator) -> None:
-    sim.play("tides", replies.raw({"so": "what"}, status=201))
-    response = post(sim, "tides")
+def test_a_raw_reply_goes_out_as_it_is(simulator: Simulator) -> None:
+    simulator.play("tides", replies.raw({"so": "what"}, status=201))
+    response = post(simulator, "tides")
     assert (response.status_code, response.json()) == (201, {"so": "what"})
 
 
-def post(sim: Simulator, topic: str, *, stream: bool = False, session: Any = requests) -> requests.Response:
+def post(simulator: Simulator, topic: str, *, stream: bool = False, session: Any = requests) -> requests.Response:
     body = {"model": MODEL, "max_tokens": 100, "messages": [{"role": "user", "content": topic}]}
     headers = {"x-api-key": "x", "anthropic-version": "2026-10-21"}
     response: requests.Response = session.post(
-        f"{sim.url}/v1/messages", json=body, headers=headers, timeout=20, stream=stream
+        f"{simulator.url}/v1/messages", json=body, headers=headers, timeout=20, stream=stream
     )
     return response
 
@@ -196,8 +176,8 @@ def post(sim: Simulator, topic: str, *, stream: bool = False, session: Any = req
 # Faults
 
 
-def test_errors_have_their_type_and_headers(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.faults.status(529, count=2, retry_after=1.5)
+def test_errors_have_their_type_and_headers(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    simulator.faults.status(529, count=2, retry_after=1.5)
     for _ in range(2):
         with pytest.raises(anthropic.OverloadedError) as caught:
             ask(client, "tides")
@@ -206,82 +186,84 @@ def test_errors_have_their_type_and_headers(sim: Simulator, client: anthropic.An
     assert ask(client, "tides").stop_reason == "end_turn"
 
 
-def test_a_scripted_error_stands_between_replies(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.play("tides", error(429, message="slow down", headers={"retry-after": "7"}), text("ok"))
+def test_a_scripted_error_stands_between_replies(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    simulator.play("tides", error(429, message="slow down", headers={"retry-after": "7"}), text("ok"))
     with pytest.raises(anthropic.RateLimitError, match="slow down"):
         ask(client, "tides")
     assert ask(client, "tides").content[0].text == "ok"
 
 
-def test_a_fault_for_a_topic_leaves_others_alone(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.faults.status(500, count=None, topic="tides")
+def test_a_fault_for_a_topic_leaves_others_alone(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    simulator.faults.status(500, count=None, topic="tides")
     assert ask(client, "clouds").stop_reason == "end_turn"
     for _ in range(3):
         with pytest.raises(anthropic.InternalServerError):
             ask(client, "tides")
-    sim.faults.clear()
+    simulator.faults.clear()
     assert ask(client, "tides").stop_reason == "end_turn"
 
 
-def test_a_malformed_answer_is_half_a_json_with_a_200(sim: Simulator) -> None:
-    sim.faults.add(replies.malformed())
-    response = post(sim, "tides")
+def test_a_malformed_answer_is_half_a_json_with_a_200(simulator: Simulator) -> None:
+    simulator.faults.add(replies.malformed())
+    response = post(simulator, "tides")
     assert response.status_code == 200
     with pytest.raises(ValueError):
         response.json()
-    assert sim.billed().total.calls == 0
+    assert simulator.billed().total.calls == 0
 
 
 @pytest.mark.parametrize("midway", [False, True])
-def test_a_dropped_connection_is_a_connection_error(sim: Simulator, client: anthropic.Anthropic, midway: bool) -> None:
-    sim.faults.add(replies.drop(midway=midway))
+def test_a_dropped_connection_is_a_connection_error(
+    simulator: Simulator, client: anthropic.Anthropic, midway: bool
+) -> None:
+    simulator.faults.add(replies.drop(midway=midway))
     with pytest.raises(anthropic.APIConnectionError):
         ask(client, "tides")
-    assert sim.billed().total.calls == 0
+    assert simulator.billed().total.calls == 0
     assert ask(client, "tides").stop_reason == "end_turn"
 
 
-def test_a_hang_with_an_end_closes_the_connection(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.faults.add(replies.hang(0.01))
+def test_a_hang_with_an_end_closes_the_connection(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    simulator.faults.add(replies.hang(0.01))
     with pytest.raises(anthropic.APIConnectionError):
         ask(client, "tides")
 
 
-def test_dripped_bytes_make_a_whole_answer(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.faults.add(replies.drip(text("drop by drop"), seconds_per_byte=0.0001))
+def test_dripped_bytes_make_a_whole_answer(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    simulator.faults.add(replies.drip(text("drop by drop"), seconds_per_byte=0.0001))
     assert ask(client, "tides").content[0].text == "drop by drop"
-    assert sim.billed().total.calls == 1
+    assert simulator.billed().total.calls == 1
 
 
-def test_the_connection_of_a_dripped_answer_takes_the_next_request_at_once(sim: Simulator) -> None:
-    sim.faults.add(replies.drip(text("drop by drop"), seconds_per_byte=0.002))
+def test_the_connection_of_a_dripped_answer_takes_the_next_request_at_once(simulator: Simulator) -> None:
+    simulator.faults.add(replies.drip(text("drop by drop"), seconds_per_byte=0.002))
     with requests.Session() as session:
         for _ in range(2):
-            assert post(sim, "tides", session=session).status_code == 200
+            assert post(simulator, "tides", session=session).status_code == 200
 
 
-def test_a_client_that_leaves_early_is_not_billed(sim: Simulator) -> None:
-    script = sim.play("tides", replies.drip(text("too slow" * 100), seconds_per_byte=5), text("ok"))
-    post(sim, "tides", stream=True).close()
+def test_a_client_that_leaves_early_is_not_billed(simulator: Simulator) -> None:
+    script = simulator.play("tides", replies.drip(text("too slow" * 100), seconds_per_byte=5), text("ok"))
+    post(simulator, "tides", stream=True).close()
     assert script.reached(1).is_set()
-    assert post(sim, "tides").json()["content"][0]["text"] == "ok"
-    sim.stop()
-    assert sim.billed().total.calls == 1
+    assert post(simulator, "tides").json()["content"][0]["text"] == "ok"
+    simulator.stop()
+    assert simulator.billed().total.calls == 1
 
 
-def test_stop_ends_requests_that_hang(client: anthropic.Anthropic, sim: Simulator) -> None:
-    script = sim.play("tides", *[replies.hang()] * 8)
-    held = sim.play("clouds", text("never").after(threading.Event()))
+def test_stop_ends_requests_that_hang(client: anthropic.Anthropic, simulator: Simulator) -> None:
+    script = simulator.play("tides", *[replies.hang()] * 8)
+    held = simulator.play("clouds", text("never").after(threading.Event()))
     with ThreadPoolExecutor(9) as pool:
         calls = [pool.submit(ask, client, "tides") for _ in range(8)] + [pool.submit(ask, client, "clouds")]
         assert script.reached(8).wait(10)
         assert held.reached(1).wait(10)
-        sim.stop()
+        simulator.stop()
         assert all(isinstance(failed.exception(10), anthropic.APIConnectionError) for failed in calls)
     assert not [
         thread
         for thread in threading.enumerate()
-        if thread.name.startswith(f"simulator-{sim.address.rpartition(':')[2]}-")
+        if thread.name.startswith(f"simulator-{simulator.address.rpartition(':')[2]}-")
     ]
 
 
@@ -292,13 +274,13 @@ def test_a_simulator_that_was_never_started_stops() -> None:
 # The bill
 
 
-def test_the_bill_equals_what_the_answers_said(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.play("tides", text("one"), text("two"), error(500))
+def test_the_bill_equals_what_the_answers_said(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    simulator.play("tides", text("one"), text("two"), error(500))
     usages = [ask(client, "tides, a", cache_control={"type": "ephemeral"}).usage for _ in range(2)]
     with pytest.raises(anthropic.InternalServerError):
         ask(client, "tides, a")
     usages.append(ask(client, "Port Sable tidal station", tools=[SEARCH_TOOL]).usage)
-    bill = sim.billed()
+    bill = simulator.billed()
     assert bill.total.calls == 3
     assert bill.total.output_tokens == sum(usage.output_tokens for usage in usages)
     assert bill.total.prompt_tokens == sum(
@@ -310,16 +292,16 @@ def test_the_bill_equals_what_the_answers_said(sim: Simulator, client: anthropic
     assert set(bill.by_topic) == {"tides, a", "Port Sable tidal station"}
 
 
-def test_without_cache_control_nothing_is_cached(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.play("tides", text("one"), text("two"))
+def test_without_cache_control_nothing_is_cached(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    simulator.play("tides", text("one"), text("two"))
     for _ in range(2):
         usage = ask(client, "tides", system="be brief " * 1000).usage
         assert (usage.cache_creation_input_tokens, usage.cache_read_input_tokens) == (0, 0)
         assert usage.input_tokens > 2000
 
 
-def test_the_cache_serves_the_prefix_of_the_request_before(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.play("tides", text("one"), text("two"), text("three"))
+def test_the_cache_serves_the_prefix_of_the_request_before(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    simulator.play("tides", text("one"), text("two"), text("three"))
     fields: dict[str, Any] = {"system": "be brief " * 1000, "cache_control": {"type": "ephemeral"}}
     first = ask(client, "tides", **fields)
     assert first.usage.cache_read_input_tokens == 0
@@ -336,8 +318,10 @@ def test_the_cache_serves_the_prefix_of_the_request_before(sim: Simulator, clien
     assert third.usage.cache_read_input_tokens == 0
 
 
-def test_another_tool_choice_leaves_only_tools_and_system_cached(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.play("tides", text("one"), text("two"))
+def test_another_tool_choice_leaves_only_tools_and_system_cached(
+    simulator: Simulator, client: anthropic.Anthropic
+) -> None:
+    simulator.play("tides", text("one"), text("two"))
     fields: dict[str, Any] = {
         "system": [{"type": "text", "text": "be brief " * 1000, "cache_control": {"type": "ephemeral"}}],
         "tools": [TOOL],
@@ -350,8 +334,8 @@ def test_another_tool_choice_leaves_only_tools_and_system_cached(sim: Simulator,
     assert second.input_tokens == first.input_tokens
 
 
-def test_a_short_prefix_is_not_cached(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.play("tides", text("one"))
+def test_a_short_prefix_is_not_cached(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    simulator.play("tides", text("one"))
     usage = ask(client, "tides", cache_control={"type": "ephemeral"}).usage
     assert usage.cache_creation_input_tokens == 0
     assert usage.input_tokens > 0
@@ -360,17 +344,17 @@ def test_a_short_prefix_is_not_cached(sim: Simulator, client: anthropic.Anthropi
 def test_the_same_request_uses_the_same_tokens() -> None:
     usages = []
     for _ in range(2):
-        with Simulator() as sim:
-            usages.append(post(sim, DEMO_TOPIC).json()["usage"])
+        with Simulator() as simulator:
+            usages.append(post(simulator, DEMO_TOPIC).json()["usage"])
     assert usages[0] == usages[1]
 
 
 # What was asked
 
 
-def test_requests_are_kept_without_the_key(sim: Simulator) -> None:
-    post(sim, "tides")
-    (recorded,) = sim.requests
+def test_requests_are_kept_without_the_key(simulator: Simulator) -> None:
+    post(simulator, "tides")
+    (recorded,) = simulator.requests
     assert recorded.status == 200
     assert recorded.topic == "tides"
     assert recorded.body["max_tokens"] == 100
@@ -379,34 +363,34 @@ def test_requests_are_kept_without_the_key(sim: Simulator) -> None:
     assert recorded.time > 0
 
 
-def test_refused_requests_are_kept_too(sim: Simulator) -> None:
-    requests.post(f"{sim.url}/v1/messages", data=b"{", timeout=10)
-    (recorded,) = sim.requests
+def test_refused_requests_are_kept_too(simulator: Simulator) -> None:
+    requests.post(f"{simulator.url}/v1/messages", data=b"{", timeout=10)
+    (recorded,) = simulator.requests
     assert (recorded.status, recorded.body, recorded.topic) == (400, None, "")
 
 
-def test_waiting_for_requests_ends_when_they_have_come(sim: Simulator) -> None:
-    assert not sim.wait_for_requests(1, timeout=0.01)
+def test_waiting_for_requests_ends_when_they_have_come(simulator: Simulator) -> None:
+    assert not simulator.wait_for_requests(1, timeout=0.01)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(sim.wait_for_requests, 2)
-        post(sim, "tides")
-        post(sim, "tides")
+        waiting = pool.submit(simulator.wait_for_requests, 2)
+        post(simulator, "tides")
+        post(simulator, "tides")
         assert waiting.result(10)
-    assert sim.received == 2
+    assert simulator.received == 2
 
 
 def test_only_so_many_requests_are_kept() -> None:
-    with Simulator(keep_requests=2) as sim:
+    with Simulator(keep_requests=2) as simulator:
         for number in range(3):
-            post(sim, f"tides {number}")
-        assert [recorded.topic for recorded in sim.requests] == ["tides 1", "tides 2"]
-        assert sim.received == 3
+            post(simulator, f"tides {number}")
+        assert [recorded.topic for recorded in simulator.requests] == ["tides 1", "tides 2"]
+        assert simulator.received == 3
 
 
 # Other routes
 
 
-def test_models_are_listed(sim: Simulator, client: anthropic.Anthropic) -> None:
+def test_models_are_listed(simulator: Simulator, client: anthropic.Anthropic) -> None:
     listed = {model.id: model for model in client.models.list()}
     assert listed[MODEL].max_input_tokens == 1_000_000
     assert listed["claude-haiku-4-5"].max_tokens == 64_000
@@ -415,51 +399,51 @@ def test_models_are_listed(sim: Simulator, client: anthropic.Anthropic) -> None:
         client.models.retrieve("claude-nonesuch")
 
 
-def test_tokens_are_counted(sim: Simulator, client: anthropic.Anthropic) -> None:
+def test_tokens_are_counted(simulator: Simulator, client: anthropic.Anthropic) -> None:
     counted = client.messages.count_tokens(model=MODEL, messages=[{"role": "user", "content": "tides " * 100}])
     assert 150 <= counted.input_tokens <= 200
     with pytest.raises(anthropic.BadRequestError):
         client.messages.count_tokens(model=MODEL, messages=[{"role": "assistant", "content": "tides"}])
 
 
-def test_every_answer_says_that_it_is_simulated(sim: Simulator) -> None:
+def test_every_answer_says_that_it_is_simulated(simulator: Simulator) -> None:
     for path in ("/", "/v1/models", "/pages/museum-history.html", "/nonesuch", "/simulator/billed"):
-        assert requests.get(sim.url + path, timeout=10).headers["x-simulated"] == "gligabao"
-    assert post(sim, "tides").headers["x-simulated"] == "gligabao"
+        assert requests.get(simulator.url + path, timeout=10).headers["x-simulated"] == "gligabao"
+    assert post(simulator, "tides").headers["x-simulated"] == "gligabao"
 
 
-def test_the_front_page_says_what_it_is(sim: Simulator) -> None:
-    about = requests.get(sim.url, timeout=10)
+def test_the_front_page_says_what_it_is(simulator: Simulator) -> None:
+    about = requests.get(simulator.url, timeout=10)
     assert about.headers["content-type"].startswith("text/plain")
     assert "no real model" in about.text
-    assert f"{sim.url}/pages/museum-history.html" in about.text
+    assert f"{simulator.url}/pages/museum-history.html" in about.text
     assert "/simulator/faults" in about.text
 
 
-def test_pages_are_served_and_one_is_gone(sim: Simulator) -> None:
-    page = requests.get(f"{sim.url}/pages/harbour-trust-annual-report-2019.html", timeout=10)
+def test_pages_are_served_and_one_is_gone(simulator: Simulator) -> None:
+    page = requests.get(f"{simulator.url}/pages/harbour-trust-annual-report-2019.html", timeout=10)
     assert page.status_code == 200
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "41.8 gigawatt hours" in page.text
-    assert requests.get(f"{sim.url}/pages/monthly-output-tables.html", timeout=10).status_code == 404
+    assert requests.get(f"{simulator.url}/pages/monthly-output-tables.html", timeout=10).status_code == 404
 
 
-def test_unknown_routes_are_not_found(sim: Simulator) -> None:
-    assert requests.get(f"{sim.url}/v2/nonesuch", timeout=10).status_code == 404
-    assert requests.post(f"{sim.url}/v2/nonesuch", json={}, timeout=10).status_code == 404
-    assert requests.delete(f"{sim.url}/v2/nonesuch", timeout=10).status_code == 404
+def test_unknown_routes_are_not_found(simulator: Simulator) -> None:
+    assert requests.get(f"{simulator.url}/v2/nonesuch", timeout=10).status_code == 404
+    assert requests.post(f"{simulator.url}/v2/nonesuch", json={}, timeout=10).status_code == 404
+    assert requests.delete(f"{simulator.url}/v2/nonesuch", timeout=10).status_code == 404
 
 
-def test_the_bill_and_the_requests_can_be_read_over_http(sim: Simulator) -> None:
-    post(sim, "tides")
-    post(sim, "clouds")
-    billed = requests.get(f"{sim.url}/simulator/billed", timeout=10).json()
+def test_the_bill_and_the_requests_can_be_read_over_http(simulator: Simulator) -> None:
+    post(simulator, "tides")
+    post(simulator, "clouds")
+    billed = requests.get(f"{simulator.url}/simulator/billed", timeout=10).json()
     assert billed["total"]["calls"] == 2
     assert set(billed["by_topic"]) == {"tides", "clouds"}
-    kept = requests.get(f"{sim.url}/simulator/requests?last=1", timeout=10).json()
+    kept = requests.get(f"{simulator.url}/simulator/requests?last=1", timeout=10).json()
     assert kept["received"] == 2
     assert kept["requests"][0]["body"]["messages"][0]["content"] == "clouds"
-    assert requests.get(f"{sim.url}/simulator/requests?last=x", timeout=10).status_code == 400
+    assert requests.get(f"{simulator.url}/simulator/requests?last=x", timeout=10).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -473,42 +457,42 @@ def test_the_bill_and_the_requests_can_be_read_over_http(sim: Simulator) -> None
     ],
 )
 def test_faults_are_ordered_over_http(
-    sim: Simulator, client: anthropic.Anthropic, order: dict[str, Any], effect: type[Exception]
+    simulator: Simulator, client: anthropic.Anthropic, order: dict[str, Any], effect: type[Exception]
 ) -> None:
-    assert requests.post(f"{sim.url}/simulator/faults", json=order, timeout=10).status_code == 200
+    assert requests.post(f"{simulator.url}/simulator/faults", json=order, timeout=10).status_code == 200
     with pytest.raises(effect):
         ask(client, "tides")
     assert ask(client, "tides").stop_reason == "end_turn"
 
 
-def test_dripping_and_failed_searches_are_ordered_over_http(sim: Simulator, client: anthropic.Anthropic) -> None:
+def test_dripping_and_failed_searches_are_ordered_over_http(simulator: Simulator, client: anthropic.Anthropic) -> None:
     for order in ({"kind": "drip", "seconds": 0.0001}, {"kind": "search_error", "error_code": "unavailable"}):
-        requests.post(f"{sim.url}/simulator/faults", json=order, timeout=10)
+        requests.post(f"{simulator.url}/simulator/faults", json=order, timeout=10)
     assert ask(client, "tides").content[0].text == "This answer came very slowly."
     assert ask(client, "tides", tools=[SEARCH_TOOL]).content[1].content.error_code == "unavailable"
 
 
-def test_a_failed_search_that_was_ordered_waits_for_a_search(sim: Simulator, client: anthropic.Anthropic) -> None:
-    requests.post(f"{sim.url}/simulator/faults", json={"kind": "search_error"}, timeout=10)
+def test_a_failed_search_that_was_ordered_waits_for_a_search(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    requests.post(f"{simulator.url}/simulator/faults", json={"kind": "search_error"}, timeout=10)
     assert types_of(ask(client, "tides"))[-1] == "text"
     assert ask(client, "tides", tools=[SEARCH_TOOL]).content[1].content.error_code == "unavailable"
 
 
-def test_a_fault_may_spare_searches(sim: Simulator, client: anthropic.Anthropic) -> None:
-    sim.faults.add(error(500), searches=False)
+def test_a_fault_may_spare_searches(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    simulator.faults.add(error(500), searches=False)
     assert ask(client, "tides", tools=[SEARCH_TOOL]).stop_reason == "end_turn"
     with pytest.raises(anthropic.InternalServerError):
         ask(client, "tides")
 
 
-def test_a_body_in_chunks_is_refused(sim: Simulator) -> None:
-    response = requests.post(f"{sim.url}/v1/messages", data=iter([b"{", b"}"]), timeout=10)
+def test_a_body_in_chunks_is_refused(simulator: Simulator) -> None:
+    response = requests.post(f"{simulator.url}/v1/messages", data=iter([b"{", b"}"]), timeout=10)
     assert response.status_code == 411
 
 
-def test_faults_are_deleted_over_http(sim: Simulator, client: anthropic.Anthropic) -> None:
-    requests.post(f"{sim.url}/simulator/faults", json={"status": 500, "count": None}, timeout=10)
-    assert requests.delete(f"{sim.url}/simulator/faults", timeout=10).status_code == 204
+def test_faults_are_deleted_over_http(simulator: Simulator, client: anthropic.Anthropic) -> None:
+    requests.post(f"{simulator.url}/simulator/faults", json={"status": 500, "count": None}, timeout=10)
+    assert requests.delete(f"{simulator.url}/simulator/faults", timeout=10).status_code == 204
     assert ask(client, "tides").stop_reason == "end_turn"
 
 
@@ -522,7 +506,7 @@ def test_faults_are_deleted_over_http(sim: Simulator, client: anthropic.Anthropi
         ({"status": 500, "colour": "red"}, "colour: Extra inputs are not permitted"),
     ],
 )
-def test_an_unclear_fault_is_refused(sim: Simulator, order: dict[str, Any], message: str) -> None:
-    response = requests.post(f"{sim.url}/simulator/faults", json=order, timeout=10)
+def test_an_unclear_fault_is_refused(simulator: Simulator, order: dict[str, Any], message: str) -> None:
+    response = requests.post(f"{simulator.url}/simulator/faults", json=order, timeout=10)
     assert response.status_code == 400
     assert message in response.json()["error"]

@@ -2,7 +2,6 @@
 
 import html
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,27 +19,6 @@ URL = {"type": "object", "properties": {"url": {"type": "string"}}, "required": 
 TOOLS = [{"name": "web_search", "input_schema": QUERY}, {"name": "fetch_url", "input_schema": URL}]
 SEARCH_TOOL = {"type": "web_search_20250305", "name": "web_search"}
 FOREIGN_TOPIC = "How do solid-state batteries compare with lithium-ion?"
-
-
-@pytest.fixture
-def sim() -> Iterator[Simulator]:
-    with Simulator() as simulator:
-        yield simulator
-
-
-@pytest.fixture(scope="module")
-def http() -> Iterator[Any]:
-    """One HTTP client for all tests: each has an SSL context, which takes its time."""
-    with anthropic.DefaultHttpxClient(timeout=30) as http_client:
-        yield http_client
-
-
-@pytest.fixture
-def client(sim: Simulator, http: Any) -> anthropic.Anthropic:
-    """The SDK, as strict about answers as it can be."""
-    return anthropic.Anthropic(
-        api_key="x", base_url=sim.url, http_client=http, max_retries=0, _strict_response_validation=True
-    )
 
 
 @dataclass
@@ -190,12 +168,12 @@ def test_the_same_topic_gives_the_same_report(client: anthropic.Anthropic) -> No
     assert run(client, DEMO_TOPIC).report == run(client, DEMO_TOPIC).report
 
 
-def test_fifty_conversations_go_on_at_once(sim: Simulator, client: anthropic.Anthropic) -> None:
+def test_fifty_conversations_go_on_at_once(simulator: Simulator, client: anthropic.Anthropic) -> None:
     topics = [f"{DEMO_TOPIC} Ask {number}." for number in range(50)]
     with ThreadPoolExecutor(50) as pool:
         done = list(pool.map(lambda topic: run(client, topic), topics))
     assert all(len(research.steps) == 5 for research in done)
-    bill = sim.billed()
+    bill = simulator.billed()
     assert bill.total.calls == 50 * (5 + 3)
     assert bill.total.web_search_requests == 50 * 3
     # The topic may also be found in the query of a search, which is a conversation of its own.
@@ -217,12 +195,12 @@ def search_reply(client: anthropic.Anthropic, query: str, **fields: Any) -> Any:
     return ask(client, max_tokens=1024, tools=[tool], messages=[{"role": "user", "content": query}])
 
 
-def test_the_search_tool_answers_with_results_and_cited_text(sim: Simulator, client: anthropic.Anthropic) -> None:
+def test_the_search_tool_answers_with_results_and_cited_text(simulator: Simulator, client: anthropic.Anthropic) -> None:
     found = search_reply(client, "Port Sable tidal station electricity")
     types = [block.type for block in found.content]
     assert types[:3] == ["thinking", "server_tool_use", "web_search_tool_result"]
     results = found.content[2].content
-    assert all(page.url.startswith(f"{sim.url}/pages/") and page.page_age for page in results)
+    assert all(page.url.startswith(f"{simulator.url}/pages/") and page.page_age for page in results)
     texts = [block for block in found.content if block.type == "text"]
     assert len("".join(block.text for block in texts).split()) <= 300
     citations = [citation for block in texts for citation in block.citations or ()]

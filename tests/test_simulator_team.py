@@ -14,6 +14,7 @@ from gligabao.simulator.researcher import research
 from gligabao.simulator.subagent import is_subagent
 from gligabao.simulator.tasks import spawn_inputs, split_topic
 from tests.checker import check_run
+from tests.teams import children
 from tests.world import World, shape
 
 WEB = ("web_search", "fetch_url")
@@ -327,11 +328,6 @@ def play(world: World, topic: str = DEMO_TEAM_TOPIC, *, user: str = "u1", **body
     response = world.post(user, topic=topic, **body)
     assert response.status_code == 202, response.json
     return response.json["id"]
-
-
-def children(world: World, run_id: int, *, user: str = "u1") -> dict[str, dict[str, Any]]:
-    listed = world.client.get(f"/v1/gb/research?user_id={user}&parent_id={run_id}").json["runs"]
-    return {run["name"]: world.get(run["id"], user=user) for run in reversed(listed)}
 
 
 def linked(report: str) -> set[str]:

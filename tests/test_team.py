@@ -7,7 +7,6 @@ import pytest
 
 from gligabao.errors import StoreError
 from gligabao.records import INTERRUPTED, StopReason, now
-from gligabao.research.messenger import QueueMessenger
 from gligabao.research.researcher import FAULT
 from gligabao.research.team import LOST_START, PARENT_ENDED
 from gligabao.simulator.replies import call, error, hang, text, tool_calls
@@ -15,9 +14,10 @@ from tests.checker import check_database, check_run, read_rows
 from tests.faulty import FailAt
 from tests.teams import (
     WAIT_SECONDS,
-    Gate,
+    DatabaseGate,
     Silence,
     Stalls,
+    StuckMessenger,
     agents,
     between_markers,
     children,
@@ -611,7 +611,7 @@ def finish_stalled(gate, stalled, done):
 def test_sub_agents_stop_with_their_parent_whatever_they_are_at(database_url, tmp_path, depth, last):
     threads, files = threading.active_count(), open_files()
     world = World(database_url, tmp_path, fetch_allow=["127.0.0.1"])
-    silence, done, gate = Silence(), threading.Event(), Gate(world)
+    silence, done, gate = Silence(), threading.Event(), DatabaseGate(world)
     world.db.meddle = gate
     stalled = start_stalled(world, Stalls(world, silence, gate), depth=depth, last=last(done))
     asked, began = world.simulator.received, time.monotonic()
@@ -635,7 +635,7 @@ def test_sub_agents_stop_with_their_parent_whatever_they_are_at(database_url, tm
 def test_all_agents_stop_with_the_server_whatever_they_are_at(database_url, tmp_path, depth):
     threads, files = threading.active_count(), open_files()
     world = World(database_url, tmp_path, fetch_allow=["127.0.0.1"])
-    silence, gate = Silence(), Gate(world)
+    silence, gate = Silence(), DatabaseGate(world)
     world.db.meddle = gate
     start_stalled(world, Stalls(world, silence, gate), depth=depth, last=hang())
     asked, began = world.simulator.received, time.monotonic()
@@ -725,20 +725,6 @@ def test_an_agent_that_is_started_in_the_moment_of_the_stop_makes_no_call(databa
     rows = check_database(database_url, started=[run_id]).runs
     assert [run["error"] for run in rows] == [INTERRUPTED] * len(inserts)
     assert world.simulator.received == len(inserts) - 1
-
-
-class StuckMessenger(QueueMessenger):
-    """Messages whose reader may be stuck, deaf to being told to stop, until it is freed."""
-
-    def __init__(self):
-        super().__init__()
-        self.stuck, self.freed = threading.Event(), threading.Event()
-
-    def receive(self, run_id, *, wait_seconds, cancel):
-        if wait_seconds == 60:
-            self.stuck.set()
-            assert self.freed.wait(WAIT_SECONDS)
-        return super().receive(run_id, wait_seconds=0, cancel=cancel)
 
 
 @pytest.mark.parametrize("depth", [1, 2])

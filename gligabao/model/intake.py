@@ -5,6 +5,7 @@ One hook of the HTTP client that sees every response before any of its body is r
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext, suppress
 
 import httpx2
 
@@ -17,7 +18,8 @@ MAX_ANSWER_BYTES = 8 * 1024 * 1024
 def bound(response: httpx2.Response) -> None:
     """Have no more than `MAX_ANSWER_BYTES` of the response read, as a hook of the HTTP client.
 
-    A longer answer raises `MalformedAnswer`. A longer error ends there: its status says enough.
+    A longer answer, or one that cannot be unpacked, raises `MalformedAnswer`. Such an error ends there: its status
+    says enough.
     """
     # The charset that the server names may be none that gives text (hex, zip), and JSON is UTF-8 in any case.
     response.encoding = "utf-8"
@@ -41,14 +43,19 @@ class _Bounded(httpx2.SyncByteStream):
         self._cut = cut
 
     def __iter__(self) -> Iterator[bytes]:
+        with suppress(MalformedAnswer) if self._cut else nullcontext():
+            yield from self._take()
+
+    def _take(self) -> Iterator[bytes]:
         taken_bytes = 0
-        for part in self._parts:
-            taken_bytes += len(part)
-            if taken_bytes > MAX_ANSWER_BYTES:
-                if self._cut:
-                    return
-                raise MalformedAnswer(f"it has more than {MAX_ANSWER_BYTES:,} bytes")
-            yield part
+        try:
+            for part in self._parts:
+                taken_bytes += len(part)
+                if taken_bytes > MAX_ANSWER_BYTES:
+                    raise MalformedAnswer(f"it has more than {MAX_ANSWER_BYTES:,} bytes")
+                yield part
+        except httpx2.DecodingError as error:
+            raise MalformedAnswer("it cannot be unpacked") from error
 
     def close(self) -> None:
         self._stream.close()

@@ -197,11 +197,22 @@ class Manager:
 
     def _end_lost_starts(self) -> None:
         """End the runs that are stored as at work here but have no agent: the answer to their start was lost."""
-        store_in_the_end(self._try_to_end_lost_starts, closing=self._shared.closing, what="the end of lost starts")
+        runs, owner = self._shared.runs, self._shared.owner
+        doubtful: set[str] | None = None
+
+        def end() -> None:
+            nonlocal doubtful
+            under_way = runs.list_starts(owner=owner)
+            # Not those that began after the one that failed: there may always be some.
+            doubtful = under_way if doubtful is None else doubtful & under_way
+            if doubtful:
+                raise StoreError("a start is still under way in the database")
+            self._try_to_end_lost_starts()
+
+        store_in_the_end(end, closing=self._shared.closing, what="the end of lost starts")
 
     def _try_to_end_lost_starts(self) -> None:
         shared = self._shared
-        shared.runs.await_starts(owner=shared.owner)
         stored = [run.id for run in shared.runs.list_running(owner=shared.owner)]
         with self._lock:
             # What was being started at that moment may be among them, and have its agent only in a moment.

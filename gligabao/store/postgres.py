@@ -50,12 +50,15 @@ WRITE_SECONDS = 10.0
 RECONNECT_SECONDS = 5
 """When the pool gives up an attempt. The next caller begins a new one; the pool's own would come ever more rarely."""
 
-# A node that was frozen must not hold the rows, and with them the other nodes, for as long as it sleeps.
+# A node that was frozen, or that the network has lost, must not hold its rows, and with them others, for long.
 _SESSION = """
     SET datestyle = 'ISO';
-    SET lock_timeout = '5s';
-    SET idle_in_transaction_session_timeout = '60s';
+    SET lock_timeout = '{lock_wait}';
+    SET idle_in_transaction_session_timeout = '15s';
 """
+_LOCK_WAIT = "5s"
+_PROGRESS_LOCK_WAIT = "1s"
+"""An agent whose row is locked must not keep the others waiting: its progress is stored with the next state."""
 
 _CONNECT = {
     "connect_timeout": "5",
@@ -87,7 +90,7 @@ class PostgresDatabase:
         self._watchdog = Watchdog()
         self._lock = threading.Lock()  # guards the connections in use
         self._in_use: set[PostgresConnection] = set()
-        self._progress = self._make_pool(address, "gligabao-progress", PROGRESS_WRITERS)
+        self._progress = self._make_pool(address, "gligabao-progress", PROGRESS_WRITERS, lock_wait=_PROGRESS_LOCK_WAIT)
         self._writers = self._make_pool(address, "gligabao-writers", WRITERS)
         self._readers = self._make_pool(address, "gligabao-readers", pool_size)
         self._pools = (self._progress, self._writers, self._readers)
@@ -161,11 +164,11 @@ class PostgresDatabase:
                 self._in_use.discard(connection)
             pool.putconn(connection)
 
-    def _make_pool(self, address: str, name: str, size: int) -> _Pool:
+    def _make_pool(self, address: str, name: str, size: int, *, lock_wait: str = _LOCK_WAIT) -> _Pool:
         return ConnectionPool[PostgresConnection](
             address,
             kwargs={"autocommit": True, "row_factory": dict_row},
-            configure=self._configure,
+            configure=partial(self._configure, lock_wait=lock_wait),
             min_size=1,
             max_size=size,
             timeout=WAIT_SECONDS,
@@ -174,10 +177,10 @@ class PostgresDatabase:
             open=False,
         )
 
-    def _configure(self, connection: PostgresConnection) -> None:
+    def _configure(self, connection: PostgresConnection, *, lock_wait: str) -> None:
         connection.adapters.register_loader("timestamptz", TimeText)
         with self._watchdog.deadline(READ_SECONDS, partial(_cut, connection)):
-            connection.execute(_SESSION)
+            connection.execute(_SESSION.format(lock_wait=lock_wait))
 
 
 def _take(pool: _Pool) -> PostgresConnection:

@@ -88,14 +88,20 @@ class Runs:
                 raise RunLost(_lost(run_id))
             _save_states(tx, run_id, states)
 
-    def await_starts(self, *, owner: str, patient: bool = False) -> None:
-        """Return when no start of that owner is under way in the database any more, whoever waits for its answer.
+    def list_starts(self, *, owner: str) -> set[str]:
+        """Return the starts of that owner that are under way in the database now, whoever waits for their answers.
 
-        What was answered with an error may be stored later, as long as it is. Raises `StoreError` when one takes longer
-        than five seconds (`patient`: a minute).
+        What was answered with an error may be stored later, for as long as it is among them.
         """
-        with self._db.transaction(patient=patient) as tx:
-            tx.fetch_one("lock_starts", owner=owner, wait="60s" if patient else "5s")
+        return {row["start"] for row in self._db.fetch_all("list_starts", owner=owner)}
+
+    def await_starts(self, *, owner: str) -> None:
+        """Return when no start of that owner is under way any more: for an owner that is dead, since new ones wait too.
+
+        Raises `StoreError` when one takes longer than a minute.
+        """
+        with self._db.transaction(patient=True) as tx:
+            tx.fetch_one("lock_starts", owner=owner)
 
     def interrupt_runs(self, *, owner: str | None, error: str, at: str) -> list[int]:
         """End all that is at work at that owner (None: at any) as failed, and return the ids.
@@ -157,9 +163,12 @@ class Runs:
         return [_run(row) for row in self._db.fetch_all(query, **params)]
 
     def list_started(self, parent_id: int, *, owner: str) -> list[Run]:
-        """Return the sub-agents of a run of that owner, oldest first, once every start of one has come out."""
+        """Return the sub-agents of a run of that owner, oldest first.
+
+        Raises `StoreError` at once while a start of one is under way in the database, whoever waits for its answer.
+        """
         with self._db.transaction() as tx:
-            tx.fetch_one("lock_parent", id=parent_id, owner=owner)  # as each start of a sub-agent holds it
+            tx.fetch_one("lock_parent_now", id=parent_id, owner=owner)  # as each start of a sub-agent holds it
             return [_run(row) for row in tx.fetch_all("list_started", parent_id=parent_id)]
 
     def list_running(self, *, owner: str) -> list[Run]:

@@ -165,9 +165,9 @@ class SqliteDatabase:
         try:
             found = _identify(self._path)
         except OSError as error:
-            raise StoreError(_LOST_FILE) from error
+            raise StoreError(_LOST_FILE, retry_after_seconds=RETRY_AFTER_SECONDS) from error
         if found != self._file:
-            raise StoreError(_LOST_FILE)
+            raise StoreError(_LOST_FILE, retry_after_seconds=RETRY_AFTER_SECONDS)
 
 
 class SqliteTransaction(Transaction):
@@ -219,7 +219,7 @@ class _Readers:
     def _take(self) -> sqlite3.Connection:
         with self._lock:
             if self._closed:
-                raise StoreError("the database is closed")
+                raise StoreError(CLOSED, retry_after_seconds=RETRY_AFTER_SECONDS)
             if self._idle:
                 return self._idle.pop()
         return self._connect()

@@ -8,13 +8,20 @@ SELECT tablename AS name FROM pg_catalog.pg_tables WHERE schemaname = current_sc
 SELECT set_config('lock_timeout', '0', true), pg_advisory_xact_lock(724061, 0);
 
 -- name: lock_start
--- Each start holds it until it has come out, so that lock_starts can wait for all of them.
+-- Each start holds it until it has come out, so that list_starts shows it, and lock_starts waits for it.
 SELECT pg_advisory_xact_lock_shared(724063, hashtext(:owner));
 
 -- name: lock_start_of_user
 -- The same, and: counting what a user has at work and adding to it must not be done by two at once.
 SELECT pg_advisory_xact_lock_shared(724063, hashtext(:owner)), pg_advisory_xact_lock(724062, hashtext(:user_id));
 
+-- name: list_starts
+-- The transactions of the starts of that owner that are under way. One whose client is gone may still be committed, much
+-- later. Read, and not waited for with a lock: all starts after it would wait behind that.
+SELECT virtualtransaction AS start FROM pg_locks
+WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND classid = 724063 AND objid = CAST(hashtext(:owner) AS oid);
+
 -- name: lock_starts
--- Waits until no start of that owner is under way. One whose client is gone may still be committed, much later.
-SELECT set_config('lock_timeout', :wait, true), pg_advisory_xact_lock(724063, hashtext(:owner));
+-- Waits until no start of that owner is under way.
+SELECT set_config('lock_timeout', '60s', true), pg_advisory_xact_lock(724063, hashtext(:owner));

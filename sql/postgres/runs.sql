@@ -2,6 +2,10 @@
 -- The fence for a sub-agent. Whoever ends the run waits until the sub-agent is in, and then ends it too.
 SELECT id FROM gb_agent_research_runs WHERE id = :id AND status = 'running' AND owner = :owner FOR UPDATE;
 
+-- name: lock_parent_now
+-- The same for whoever asks what was started: it fails at once, and holds no connection, while a start is under way.
+SELECT id FROM gb_agent_research_runs WHERE id = :id AND status = 'running' AND owner = :owner FOR UPDATE NOWAIT;
+
 -- name: save_progress_and_states
 -- The fence: only the owner writes, and only while the run is at work. No row means stop. The states are entered once and
 -- ended once, as in save_state. A save whose client gave it up may still be done, after newer ones: then figures do not

@@ -16,4 +16,8 @@ SELECT :owner AS locked, :user_id AS user_id;
 
 -- name: lock_starts
 -- Nothing to do: a start has come out before another transaction begins.
-SELECT :owner AS locked, :wait AS wait;
+SELECT :owner AS locked;
+
+-- name: list_starts
+-- None: a start has come out before anything is read after it.
+SELECT :owner AS start WHERE 0;

@@ -14,9 +14,8 @@ from gligabao.records import INTERRUPTED
 from gligabao.simulator import DEMO_TEAM_TOPIC
 from gligabao.simulator.replies import hang
 from tests.script import POINTS, Gate
-from tests.site import Site
+from tests.site import STOP_SECONDS, Site
 
-STOP_SECONDS = 4.0
 MARK_SECONDS = 1.0
 AGENTS = 9
 PAUSE_SECONDS = 34

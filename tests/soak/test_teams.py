@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 from gligabao.records import INTERRUPTED
-from gligabao.research.messenger import QueueMessenger
 from gligabao.research.team import PARENT_ENDED, STUCK_SECONDS
 from gligabao.simulator.prompt import first_user_text
 from gligabao.simulator.replies import Answer, call, error, hang, text, tool_calls
 from tests.checker import Checked
 from tests.faulty import FailAt
-from tests.site import Site
+from tests.site import STOP_SECONDS, Site
 from tests.soak.test_limits import Used
 from tests.teams import (
     STALLS_BY_DEPTH,
-    Gate,
+    DatabaseGate,
     Silence,
     Stalls,
+    StuckMessenger,
     agents,
     end_of,
     join_agents,
@@ -42,7 +42,6 @@ BUSY_TREES = 25
 ROUNDS = 5
 DATABASE_CALLS = 80
 CANCEL_SECONDS = 2.0
-STOP_SECONDS = 4.0
 WAIT = call("wait_subagents")
 FIRST, SECOND = ("a1", "a2", "a3", "a4", "a5"), ("b1", "b2", "b3", "b4")
 """The sub-agents of a root, and those of the first of them."""
@@ -165,7 +164,7 @@ def test_sub_agents_stop_within_two_seconds_whatever_they_are_at(
         tmp_path = tmp_path / "next"
         tmp_path.mkdir()
         world = World(_fresh(database_url, tmp_path), tmp_path, fetch_allow=["127.0.0.1"])
-        silence, done, gate = Silence(), threading.Event(), Gate(world)
+        silence, done, gate = Silence(), threading.Event(), DatabaseGate(world)
         world.db.meddle = gate
         stalled = start_stalled(world, Stalls(world, silence, gate), depth=depth, last=ENDS[end](done))
         began = time.time()
@@ -346,24 +345,11 @@ def test_every_call_of_the_database_fails_once_under_a_team(
 # An agent that cannot be woken
 
 
-class DeafMessenger(QueueMessenger):
-    """Messages whose reader is stuck until it is freed, whoever tells it to stop."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stuck, self.freed = threading.Event(), threading.Event()
-
-    def receive(self, run_id: int, **given: Any) -> Any:
-        self.stuck.set()
-        assert self.freed.wait(120)
-        return []
-
-
 @pytest.mark.parametrize("depth", [1, 2])
 def test_an_agent_that_cannot_be_woken_holds_up_its_parent_for_so_long_only(
     database_url: str, tmp_path: Path, figures: Callable[[str], None], depth: int
 ) -> None:
-    messenger, done = DeafMessenger(), threading.Event()
+    messenger, done = StuckMessenger(), threading.Event()
     world = World(database_url, tmp_path, messenger=messenger)
     world.simulator.play(task_of("deaf"), tool_calls(call("read_messages")), text("Too late."))
     world.simulator.play(task_of("middle"), tool_calls(spawn("deaf")), tool_calls(WAIT))

@@ -30,7 +30,7 @@ GONE = "[secret]"
 
 MAX_WAITING_LINES = 2000
 """More than these do not wait to be written: what comes then is dropped."""
-FLUSH_SECONDS = 0.5
+FLUSH_SECONDS = 0.25
 """How long the end of a process waits for its last lines to be written."""
 
 _GUNICORN_LOGGERS = ("gunicorn.error", "gunicorn.access")

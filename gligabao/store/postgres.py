@@ -39,7 +39,7 @@ WRITERS = 4
 
 OPEN_SECONDS = 10
 CLOSE_SECONDS = 0.2
-"""How long a close waits for the threads of a pool: one may be about to connect to a server that is away."""
+"""How long a close waits for the threads of the pools: one may be about to connect to a server that is away."""
 WAIT_SECONDS = 5
 """How long a caller waits for a connection."""
 
@@ -140,8 +140,9 @@ class PostgresDatabase:
 
         Whoever still comes gets a `StoreError`, and at once whoever waits: for a connection, or for an answer on one.
         """
+        deadline = time.monotonic() + CLOSE_SECONDS
         for pool in self._pools:
-            pool.close(CLOSE_SECONDS)
+            pool.close(max(0.0, deadline - time.monotonic()))
         with self._lock:
             for connection in self._in_use:
                 _cut(connection)

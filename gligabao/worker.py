@@ -7,7 +7,7 @@ the poller for its client to close.
 Private hooks used, read in gunicorn 27.0.1, of `ThreadWorker`: `accept`, `enqueue_req`, `finish_request`,
 `get_thread_pool`, `handle`, `handle_error`, `handle_exit`, `handle_quit`, `init_process`, `init_signals`,
 `murder_keepalived`, `murder_pending`, `on_client_socket_readable`, `on_pending_socket_readable`, `keepalived_conns`,
-`pending_conns`, `nr_conns`, `method_queue`, `poller` and `run`; of its connections `initialized`, `data_ready`,
+`pending_conns`, `nr_conns`, `method_queue` and `poller`; of its connections `initialized`, `data_ready`,
 `timeout` and `close`; and `PollableMethodQueue.close`. And, read in Python 3.11 to 3.13,
 `ThreadPoolExecutor._adjust_thread_count`. tests/test_gunicorn.py tests what they do, and names the versions.
 """
@@ -82,17 +82,10 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         super().init_signals()
         for number in (signal.SIGHUP, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
-        # There are no agents before the loop runs, and a stop must not wait for a database that this process opens.
+        # There are no agents yet, and a stop must not wait for a database that this process opens: see watch_for_stop.
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-
-    def run(self) -> None:
-        """Take requests until told to stop."""
-        signal.signal(signal.SIGTERM, self.handle_exit)
-        signal.signal(signal.SIGINT, self.handle_quit)
-        signal.signal(signal.SIGQUIT, self.handle_quit)
-        super().run()
 
     def get_thread_pool(self) -> ThreadPoolExecutor:
         """Return the threads that answer requests."""
@@ -207,13 +200,16 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         super().handle_error(req, client, addr, exc)
 
     def watch_for_stop(self, services: Services) -> None:
-        """Have the agents told to stop as soon as a signal says so."""
+        """Take signals to stop from now on, and have the agents told at once."""
 
         def stop() -> None:
             self._stops.get()
             services.manager.begin_stop()
 
         threading.Thread(target=stop, name="stop", daemon=True).start()
+        signal.signal(signal.SIGTERM, self.handle_exit)
+        signal.signal(signal.SIGINT, self.handle_quit)
+        signal.signal(signal.SIGQUIT, self.handle_quit)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """SIGTERM: stop in order. A second one changes nothing."""

@@ -302,7 +302,7 @@ def test_a_connection_that_is_let_go_for_want_of_room_may_close_in_the_same_mome
 @pytest.mark.parametrize(
     "used",
     [
-        *("handle", "handle_request", "on_client_socket_readable", "murder_keepalived", "run"),
+        *("handle", "handle_request", "on_client_socket_readable", "murder_keepalived"),
         *("keepalived_conns", "pending_conns", "nr_conns", "method_queue", "poller"),
     ],
 )
@@ -315,9 +315,10 @@ def test_the_log_writes_no_access_lines_when_it_is_told_so():
     assert "self.setup(cfg)" in inspect.getsource(Logger.__init__)
 
 
-def test_the_worker_is_loaded_after_its_signals_and_runs_last():
+def test_the_worker_is_loaded_after_its_signals_and_told_that_it_is_before_its_loop():
     source = inspect.getsource(ThreadWorker.__mro__[1].init_process)
-    assert source.index("self.init_signals()") < source.index("self.load_wsgi()") < source.index("self.run()")
+    steps = ["self.init_signals()", "self.load_wsgi()", "self.cfg.post_worker_init(self)", "self.run()"]
+    assert [source.index(step) for step in steps] == sorted(source.index(step) for step in steps)
 
 
 def test_a_body_in_chunks_that_is_too_long_is_a_413(server):

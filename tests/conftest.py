@@ -1,6 +1,7 @@
 """What all tests may use: a database of their own, of both kinds; a simulated model and the SDK; a bare environment."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,8 @@ _session = pytest.StashKey[postgres.Session]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Begin the session of the test Postgres, once: a worker of pytest-xdist has its session elsewhere."""
+    # A shell starts what shall run in the background deaf to Ctrl-C, and so would be the processes of the tests.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         config.stash[_session] = postgres.Session()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from gligabao.agent.loop import Agent
 from gligabao.agent.tools import Tool, Toolbox, ToolInput
 from gligabao.cancel import Cancel, Watchdog
-from gligabao.model.client import Model
+from gligabao.model.client import ModelServer
 from gligabao.model.prices import Prices
 from gligabao.records import Ending, NewRun, StateName, Status
 from gligabao.research.recorder import Recorder
@@ -31,7 +31,7 @@ class OneAgent:
         migrate(self.db)
         self.runs = Runs(self.db)
         self.watchdog = Watchdog()
-        self.model = Model(api_key="k", base_url=model_url, prices=Prices({}), watchdog=self.watchdog)
+        self.model = ModelServer(api_key="k", base_url=model_url, prices=Prices({}), watchdog=self.watchdog)
         self._closing = threading.Event()
         self._toolbox = Toolbox(
             [

@@ -12,7 +12,7 @@ from gligabao.agent.prompting import Prompts
 from gligabao.cancel import Watchdog
 from gligabao.config import Config
 from gligabao.handlers import Handlers
-from gligabao.model.client import Model
+from gligabao.model.client import ModelServer
 from gligabao.model.prices import Prices
 from gligabao.reader.page import Allow
 from gligabao.records import INTERRUPTED, now
@@ -23,10 +23,10 @@ from gligabao.store.database import Database, open_database
 from gligabao.store.migrate import migrate
 from gligabao.store.node import NodeLock, node_lock_path
 from gligabao.store.runs import Runs
-from gligabao.web.answers import Answer
 from gligabao.web.api import make_api
 from gligabao.web.auth import guard
 from gligabao.web.failures import MAX_BODY_BYTES, answer_errors
+from gligabao.web.responses import Utf8Response
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def open_services(
         raise
     watchdog = Watchdog()
     watchdog.start()
-    model = Model(
+    model = ModelServer(
         api_key=config.anthropic_api_key,
         base_url=config.anthropic_base_url,
         prices=Prices(config.prices),
@@ -116,7 +116,7 @@ def open_services(
 def create_app(services: Services) -> Flask:
     """Return the WSGI application over these services."""
     app = Flask("gligabao.web")
-    app.response_class = Answer
+    app.response_class = Utf8Response
     app.json.sort_keys = False  # type: ignore[attr-defined]  # Flask types it as its base class
     app.json.ensure_ascii = False  # type: ignore[attr-defined]
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES

@@ -59,13 +59,13 @@ Number = Annotated[int, BeforeValidator(_read_number)]
 Id = Annotated[Number, Field(ge=1, le=MAX_ID)]
 
 
-class Input(BaseModel):
+class RequestInput(BaseModel):
     """Base of what comes from outside: nothing is converted, nothing unknown is taken."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class StartResearch(Input):
+class StartResearch(RequestInput):
     """The body of `POST /v1/gb/research`."""
 
     user_id: UserId
@@ -75,7 +75,7 @@ class StartResearch(Input):
     dataset: Dataset = "main"
 
 
-class Query(Input):
+class Query(RequestInput):
     """Base of query strings, where every value is text."""
 
     model_config = ConfigDict(strict=False)
@@ -169,10 +169,10 @@ class Handlers:
             return False  # the folder is gone: the database has told so
 
 
-Model = TypeVar("Model", bound=Input)
+InputT = TypeVar("InputT", bound=RequestInput)
 
 
-def check(model: type[Model], given: Mapping[str, Any]) -> Model:
+def check(model: type[InputT], given: Mapping[str, Any]) -> InputT:
     """Return the input as `model`, or raise `BadInput` naming every fault in it."""
     try:
         return model.model_validate(given)
@@ -191,7 +191,7 @@ _PATTERNS = {
 }
 
 
-def _fault(model: type[Input], where: tuple[int | str, ...], kind: str, message: str) -> str:
+def _fault(model: type[RequestInput], where: tuple[int | str, ...], kind: str, message: str) -> str:
     field = ".".join(map(str, where))[:64]
     if kind == "extra_forbidden":
         known = ", ".join(model.model_fields)

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 MAX_LOOKUPS = 512
 """Look-ups under way in the process, those included that nobody waits for any more."""
 
-Answers = Sequence[tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]]
+Addresses = Sequence[tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]]
 """What getaddrinfo gives."""
 
 _lookups = threading.BoundedSemaphore(MAX_LOOKUPS)
@@ -24,7 +24,7 @@ class LookupFailed(GligabaoError):
     """The name has no address, or was not looked up in time."""
 
 
-def look_up(host: str, port: int, *, seconds: float, waking: Callable[[Wake], None]) -> Answers:
+def look_up(host: str, port: int, *, seconds: float, waking: Callable[[Wake], None]) -> Addresses:
     """Return the addresses of a host, waiting `seconds` at most. Raises `LookupFailed`.
 
     `waking` is given a function that ends the wait, before it begins; it may raise, and nothing is looked up then.
@@ -33,7 +33,7 @@ def look_up(host: str, port: int, *, seconds: float, waking: Callable[[Wake], No
     # look-ups of all agents.
     if not _lookups.acquire(blocking=False):
         raise LookupFailed("too many host names are being looked up: try again")
-    found: list[Answers] = []
+    found: list[Addresses] = []
     done = threading.Event()
     try:
         waking(done.set)
@@ -47,7 +47,7 @@ def look_up(host: str, port: int, *, seconds: float, waking: Callable[[Wake], No
     return found[0]
 
 
-def _resolve(host: str, port: int, found: list[Answers], done: threading.Event) -> None:
+def _resolve(host: str, port: int, found: list[Addresses], done: threading.Event) -> None:
     try:
         found.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     except Exception:

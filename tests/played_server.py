@@ -21,7 +21,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Played:
     """What is answered: JSON, or these bytes, or nothing at all but a closed connection."""
 
     body: Any = None
@@ -34,7 +34,7 @@ class Answer:
 class PlayedServer:
     """Answers each request with the next reply; the last one is repeated. A context manager."""
 
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, *answers: Played) -> None:
         self.asked: list[Asked] = []
         self.seen = threading.Condition()
         self._answers = deque(answers)
@@ -57,7 +57,7 @@ class PlayedServer:
         with self.seen:
             assert self.seen.wait_for(lambda: len(self.asked) >= count, timeout=30)
 
-    def next_answer(self, asked: Asked) -> Answer:
+    def next_answer(self, asked: Asked) -> Played:
         with self.seen:
             self.asked.append(asked)
             self.seen.notify_all()
@@ -79,7 +79,7 @@ class PlayedServer:
 
             do_POST = do_DELETE = do_GET
 
-            def give(self, answer: Answer) -> None:
+            def give(self, answer: Played) -> None:
                 if answer.closes:
                     self.close_connection = True
                     return

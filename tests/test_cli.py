@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import gligabao
 from gligabao.cli import main
 from gligabao.config import Config
-from tests.played_server import COMPLETED, Answer, PlayedServer, run, state
+from tests.played_server import COMPLETED, Played, PlayedServer, run, state
 
 DOCS = Path(gligabao.__file__).parent.parent / "docs"
 
@@ -165,7 +165,7 @@ def test_a_named_file_that_is_missing_exits_with_2():
 
 
 def test_a_terminal_gets_text_without_being_asked():
-    with PlayedServer(Answer({"runs": [COMPLETED | {"topic": "very long " * 30}]})) as server:
+    with PlayedServer(Played({"runs": [COMPLETED | {"topic": "very long " * 30}]})) as server:
         shown = run_on_terminal("research", "ls", "--user", "ann", "--url", server.url)
     [row] = [line for line in shown.splitlines() if "completed" in line]
     plain = re.sub(r"\x1b\[[0-9;]*m", "", row)
@@ -178,7 +178,7 @@ def test_a_terminal_shows_the_states_live_and_then_the_run():
     working = run(
         state="thinking", steps=3, cost_usd=0.0512, states=[state(1, "thinking", "step 3 of 20", ended=False)]
     )
-    with PlayedServer(Answer(run(), status=202), Answer(working), Answer(COMPLETED)) as server:
+    with PlayedServer(Played(run(), status=202), Played(working), Played(COMPLETED)) as server:
         shown = run_on_terminal("research", "start", "T", "--wait", "--user", "ann", "--url", server.url)
     assert "thinking  step 3 of 20" in shown
     assert "thinking · steps 3/20 · $0.0512" in shown
@@ -191,7 +191,7 @@ def test_control_sequences_of_the_server_do_not_reach_a_terminal():
     nasty = "\x1b]0;title\x07\x9b2J[bold]plain[/bold]"
     states = [state(1, "reading", nasty, error=nasty, ended=False)]
     end = COMPLETED | {"report": nasty, "topic": nasty, "states": states}
-    with PlayedServer(Answer(run(), status=202), Answer(run(states=states, state=nasty)), Answer(end)) as server:
+    with PlayedServer(Played(run(), status=202), Played(run(states=states, state=nasty)), Played(end)) as server:
         shown = run_on_terminal("research", "start", "T", "--wait", "--user", "ann", "--url", server.url)
         shown += run_on_terminal("research", "get", "7", "--raw", "--user", "ann", "--url", server.url)
     assert shown.count("[bold]plain[/bold]") >= 4

@@ -13,9 +13,9 @@ from gligabao.cli import main
 from gligabao.cli.client import Client, NoServer, Refused
 from gligabao.cli.follow import Pace, follow
 from gligabao.cli.progress import PlainProgress
-from tests.played_server import COMPLETED, FAILED, Answer, PlayedServer, run, state
+from tests.played_server import COMPLETED, FAILED, Played, PlayedServer, run, state
 
-STARTED = Answer(run(), status=202)
+STARTED = Played(run(), status=202)
 QUICK = Pace(first_seconds=0.01, longest_seconds=0.01, away_seconds=30)
 
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -114,14 +114,14 @@ def test_a_topic_that_is_no_text_exits_with_2():
 # Wait
 
 
-def wait_answers(end: dict) -> list[Answer]:
+def wait_answers(end: dict) -> list[Played]:
     reading = state(3, "reading", "https://example.com/paper", ended=False)
     return [
         STARTED,
-        Answer(run(states=[state(1, "starting"), state(2, "thinking", "step 1 of 20", ended=False)])),
-        Answer(run(states=[state(2, "thinking", "step 1 of 20"), reading])),
-        Answer({**end, "states": end["states"][2:]}),
-        Answer(end),
+        Played(run(states=[state(1, "starting"), state(2, "thinking", "step 1 of 20", ended=False)])),
+        Played(run(states=[state(2, "thinking", "step 1 of 20"), reading])),
+        Played({**end, "states": end["states"][2:]}),
+        Played(end),
     ]
 
 
@@ -155,7 +155,7 @@ def test_wait_raw_prints_only_the_report():
 
 
 def test_wait_for_a_run_that_fails_prints_it_and_exits_with_1():
-    with PlayedServer(STARTED, Answer(FAILED)) as server:
+    with PlayedServer(STARTED, Played(FAILED)) as server:
         result = call(server, "start", "T", "--wait")
     assert result.exit_code == 1
     assert json.loads(result.stdout) == FAILED
@@ -163,14 +163,14 @@ def test_wait_for_a_run_that_fails_prints_it_and_exits_with_1():
 
 
 def test_wait_raw_for_a_run_that_fails_prints_only_its_error():
-    with PlayedServer(STARTED, Answer(FAILED)) as server:
+    with PlayedServer(STARTED, Played(FAILED)) as server:
         result = call(server, "start", "T", "--wait", "--raw")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "run 7 failed: the model refused" in result.stderr
 
 
 def test_wait_ends_when_the_run_is_gone():
-    gone = Answer({"error": "no research 7"}, status=404)
+    gone = Played({"error": "no research 7"}, status=404)
     with PlayedServer(STARTED, gone) as server:
         result = call(server, "start", "T", "--wait")
     assert (result.exit_code, result.stdout) == (1, "")
@@ -180,16 +180,16 @@ def test_wait_ends_when_the_run_is_gone():
 @pytest.mark.parametrize(
     "failure",
     [
-        Answer({"error": "the server is stopping"}, status=503),
-        Answer({"error": "too many"}, status=429),
-        Answer(raw=b"<html>bad gateway</html>", status=502),
-        Answer(closes=True),
+        Played({"error": "the server is stopping"}, status=503),
+        Played({"error": "too many"}, status=429),
+        Played(raw=b"<html>bad gateway</html>", status=502),
+        Played(closes=True),
     ],
 )
 def test_following_survives_failed_polls_and_says_so_once(failure, capsys):
     with (
         PlayedServer(
-            failure, failure, Answer(run(states=[state(1, "starting", ended=False)])), Answer(COMPLETED)
+            failure, failure, Played(run(states=[state(1, "starting", ended=False)])), Played(COMPLETED)
         ) as server,
         Client(server.url, user="ann") as client,
     ):
@@ -206,7 +206,7 @@ def test_following_gives_up_on_a_server_that_stays_away(capsys):
     with Client(free_url(), user="ann") as client, pytest.raises(NoServer):
         follow(client, 7, PlainProgress(sys.stderr), pace=brief)
     with (
-        PlayedServer(Answer({"error": "no database"}, status=503)) as server,
+        PlayedServer(Played({"error": "no database"}, status=503)) as server,
         Client(server.url, user="ann") as client,
         pytest.raises(Refused, match="no database"),
     ):
@@ -214,7 +214,7 @@ def test_following_gives_up_on_a_server_that_stays_away(capsys):
 
 
 def test_ctrl_c_under_wait_exits_with_130_and_names_the_run_that_goes_on():
-    working = Answer(run(states=[state(1, "starting", ended=False)]))
+    working = Played(run(states=[state(1, "starting", ended=False)]))
     with PlayedServer(STARTED, working) as server:
         process = subprocess.Popen(
             [
@@ -249,7 +249,7 @@ def test_ctrl_c_under_wait_exits_with_130_and_names_the_run_that_goes_on():
 
 def test_ls_sends_its_filters_and_prints_what_was_answered():
     answer = {"runs": [run()]}
-    with PlayedServer(Answer(answer)) as server:
+    with PlayedServer(Played(answer)) as server:
         result = call(server, "ls", "--active", "--status", "failed", "--parent", "3", "--limit", "9")
         call(server, "ls")
     assert json.loads(result.stdout) == answer
@@ -260,7 +260,7 @@ def test_ls_sends_its_filters_and_prints_what_was_answered():
 
 def test_ls_prints_a_table_as_text():
     runs = [COMPLETED | {"topic": "one\ntwo"}, run(id=12, cost_usd=None, state="thinking", topic="three")]
-    with PlayedServer(Answer({"runs": runs})) as server:
+    with PlayedServer(Played({"runs": runs})) as server:
         result = call(server, "ls", "-o", "text")
     head, first, second = result.stdout.splitlines()
     assert head.split() == ["id", "status", "state", "steps", "cost", "age", "topic"]
@@ -270,7 +270,7 @@ def test_ls_prints_a_table_as_text():
 
 
 def test_ls_says_on_standard_error_that_there_is_nothing():
-    with PlayedServer(Answer({"runs": []})) as server:
+    with PlayedServer(Played({"runs": []})) as server:
         result = call(server, "ls", "-o", "text")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no researches\n")
 
@@ -279,14 +279,14 @@ def test_ls_says_on_standard_error_that_there_is_nothing():
 
 
 def test_get_prints_the_run_that_was_answered():
-    with PlayedServer(Answer(COMPLETED)) as server:
+    with PlayedServer(Played(COMPLETED)) as server:
         result = call(server, "get", "7")
     assert json.loads(result.stdout) == COMPLETED
     assert (server.asked[0].path, server.asked[0].query) == ("/v1/gb/research/7", {"user_id": "ann"})
 
 
 def test_get_prints_figures_states_and_report_as_text():
-    with PlayedServer(Answer(COMPLETED)) as server:
+    with PlayedServer(Played(COMPLETED)) as server:
         result = call(server, "get", "7", "-o", "text")
     assert result.exit_code == 0
     for part in (
@@ -304,14 +304,14 @@ def test_get_prints_figures_states_and_report_as_text():
 
 
 def test_get_of_a_failed_run_is_done_and_tells_its_error():
-    with PlayedServer(Answer(FAILED)) as server:
+    with PlayedServer(Played(FAILED)) as server:
         result = call(server, "get", "7", "-o", "text")
     assert result.exit_code == 0
     assert "error     the model refused" in result.stdout
 
 
 def test_get_raw_prints_only_the_report():
-    with PlayedServer(Answer(COMPLETED)) as server:
+    with PlayedServer(Played(COMPLETED)) as server:
         result = call(server, "get", "7", "--raw", "-o", "text")
     assert result.stdout == "# Blue\n\nRayleigh.\n"
 
@@ -320,7 +320,7 @@ def test_get_raw_prints_only_the_report():
     ("answer", "message"), [(FAILED, "run 7 failed: the model refused"), (run(), "has no report yet: it is running")]
 )
 def test_get_raw_without_a_report_prints_nothing_and_exits_with_1(answer, message):
-    with PlayedServer(Answer(answer)) as server:
+    with PlayedServer(Played(answer)) as server:
         result = call(server, "get", "7", "--raw")
     assert (result.exit_code, result.stdout) == (1, "")
     assert message in result.stderr
@@ -332,7 +332,7 @@ def test_get_raw_without_a_report_prints_nothing_and_exits_with_1(answer, messag
 @pytest.mark.parametrize("arguments", [["start", "T"], ["start", "T", "--wait"], ["ls"], ["get", "7"]])
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 500, 503])
 def test_a_refusal_of_the_server_is_shown_and_exits_with_1(arguments, status):
-    with PlayedServer(Answer({"error": "topic: must not be empty"}, status=status)) as server:
+    with PlayedServer(Played({"error": "topic: must not be empty"}, status=status)) as server:
         result = call(server, *arguments)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "Error: topic: must not be empty" in result.stderr
@@ -349,11 +349,11 @@ def test_no_server_exits_with_3_and_says_how_to_start_one(arguments):
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(raw=b"<html>hello</html>"),
-        Answer({"hello": 1}),
-        Answer([1]),
-        Answer(raw=b"\xff\xfe"),
-        Answer({"error": 5}, status=404),
+        Played(raw=b"<html>hello</html>"),
+        Played({"hello": 1}),
+        Played([1]),
+        Played(raw=b"\xff\xfe"),
+        Played({"error": 5}, status=404),
     ],
 )
 @pytest.mark.parametrize("arguments", [["start", "T"], ["ls"], ["get", "7"]])
@@ -365,7 +365,7 @@ def test_another_kind_of_server_is_told_apart(answer, arguments):
 
 
 def test_a_redirection_is_told_and_not_followed():
-    answer = Answer({}, status=301, headers=(("Location", "https://u:secret@elsewhere.example/"),))
+    answer = Played({}, status=301, headers=(("Location", "https://u:secret@elsewhere.example/"),))
     with PlayedServer(answer) as server:
         result = call(server, "start", "T")
     assert result.exit_code == 1
@@ -374,7 +374,7 @@ def test_a_redirection_is_told_and_not_followed():
 
 
 def test_a_connection_that_is_cut_is_no_missing_server():
-    with PlayedServer(Answer(closes=True)) as server:
+    with PlayedServer(Played(closes=True)) as server:
         result = call(server, "start", "T")
     assert result.exit_code == 1
     assert "ended the connection without an answer" in result.stderr
@@ -398,7 +398,7 @@ def test_a_login_name_that_makes_no_user_exits_with_2(monkeypatch):
 
 
 def test_user_address_and_key_come_from_the_environment(monkeypatch):
-    with PlayedServer(Answer({"runs": []})) as server:
+    with PlayedServer(Played({"runs": []})) as server:
         monkeypatch.setenv("GLIGABAO_URL", server.url + "/")
         monkeypatch.setenv("GLIGABAO_USER", "bob")
         monkeypatch.setenv("GLIGABAO_API_KEY", "gb_key")
@@ -417,7 +417,7 @@ def test_with_a_key_the_key_says_who_the_user_is():
 
 
 def test_a_user_that_the_server_refuses_is_left_to_the_server():
-    with PlayedServer(Answer({"error": "user_id: bad"}, status=400)) as server:
+    with PlayedServer(Played({"error": "user_id: bad"}, status=400)) as server:
         result = call(server, "ls", user="a b")
     assert result.exit_code == 1
     assert server.asked[0].query == {"user_id": "a b"}
@@ -428,7 +428,7 @@ def test_proxies_and_netrc_are_not_used_for_this_machine(monkeypatch, tmp_path):
     netrc.write_text("machine 127.0.0.1 login x password y\n")
     monkeypatch.setenv("NETRC", str(netrc))
     monkeypatch.setenv("HTTP_PROXY", free_url())
-    with PlayedServer(Answer({"runs": []})) as server:
+    with PlayedServer(Played({"runs": []})) as server:
         assert call(server, "ls").exit_code == 0
     assert "authorization" not in server.asked[0].headers
 
@@ -446,20 +446,20 @@ def test_control_sequences_do_not_reach_the_screen_as_text(arguments):
         "model": EVIL,
         "states": [state(1, "reading", EVIL, error=EVIL)],
     }
-    with PlayedServer(Answer({**nasty, "runs": [nasty]})) as server:
+    with PlayedServer(Played({**nasty, "runs": [nasty]})) as server:
         result = call(server, *arguments, "-o", "text")
     assert "red [bold]x[/bold] :smile:" in result.stdout
     assert not set(result.stdout) & {"\x1b", "\x9b", "\x07", "\x00"}
 
 
 def test_control_sequences_do_not_reach_the_screen_in_errors():
-    with PlayedServer(Answer({"error": EVIL}, status=400)) as server:
+    with PlayedServer(Played({"error": EVIL}, status=400)) as server:
         result = call(server, "get", "7")
     assert result.stderr == "Error: red [bold]x[/bold] :smile:\n"
 
 
 def test_json_keeps_every_sign_as_an_escape():
-    with PlayedServer(Answer(COMPLETED | {"report": EVIL + "\ud800é"})) as server:
+    with PlayedServer(Played(COMPLETED | {"report": EVIL + "\ud800é"})) as server:
         result = call(server, "get", "7")
     assert json.loads(result.stdout)["report"] == EVIL + "\ud800é"
     assert "é" in result.stdout
@@ -467,6 +467,6 @@ def test_json_keeps_every_sign_as_an_escape():
 
 
 def test_raw_into_a_file_is_the_report_to_the_letter():
-    with PlayedServer(Answer(COMPLETED | {"report": "a\x1b[0m\r\n b \n"})) as server:
+    with PlayedServer(Played(COMPLETED | {"report": "a\x1b[0m\r\n b \n"})) as server:
         result = call(server, "get", "7", "--raw")
     assert result.stdout_bytes == b"a\x1b[0m\r\n b \n"

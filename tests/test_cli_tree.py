@@ -8,7 +8,7 @@ from gligabao.cli.client import Client, Refused
 from gligabao.cli.follow import Pace
 from gligabao.cli.progress import PlainProgress
 from gligabao.cli.tree import follow_tree, print_tree
-from tests.played_server import Answer, PlayedServer, run, state
+from tests.played_server import Played, PlayedServer, run, state
 
 QUICK = Pace(first_seconds=0.01, longest_seconds=0.01)
 LATER = "2026-11-01T10:00:03.000Z"
@@ -17,7 +17,7 @@ LATER = "2026-11-01T10:00:03.000Z"
 def follow(*answers: dict) -> tuple[list[dict], list[str], PlayedServer]:
     """Follow run 7 through these answers; return the runs, the lines that were shown, and the server."""
     shown = io.StringIO()
-    with PlayedServer(*map(Answer, answers)) as server, Client(server.url, user="ann") as client:
+    with PlayedServer(*map(Played, answers)) as server, Client(server.url, user="ann") as client:
         runs = follow_tree(client, 7, PlainProgress(shown), pace=QUICK)
     return runs, shown.getvalue().splitlines(), server
 
@@ -78,7 +78,7 @@ def test_children_stand_under_their_parent_in_the_order_they_were_started(capsys
 
 
 def test_a_refusal_ends_the_following():
-    refused = Answer({"error": "no research 7"}, status=404)
+    refused = Played({"error": "no research 7"}, status=404)
     with PlayedServer(refused) as server, Client(server.url, user="ann") as client:
         with pytest.raises(Refused, match="no research 7"):
             follow_tree(client, 7, PlainProgress(io.StringIO()), pace=QUICK)

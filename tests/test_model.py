@@ -15,7 +15,7 @@ from gligabao.cancel import Cancel
 from gligabao.config import ModelPrice
 from gligabao.errors import Cancelled, ModelError, ModelRefused, PromptTooLong, Unavailable
 from gligabao.logs import keep_secret
-from gligabao.model.client import Model, Request, Retrying, least_thinking
+from gligabao.model.client import ModelServer, Request, Retrying, least_thinking
 from gligabao.model.conversation import Conversation
 from gligabao.model.intake import MAX_ANSWER_BYTES
 from gligabao.model.line import Line
@@ -30,12 +30,12 @@ QUICK = Retrying(first_wait_seconds=0.001)
 
 @pytest.fixture
 def connect(simulator, watchdog):
-    """Connect to the simulator: `connect(cancel, **settings of Model)`."""
+    """Connect to the simulator: `connect(cancel, **settings of ModelServer)`."""
     opened = []
 
     def connect(cancel=None, **settings):
         settings = {"api_key": "k", "base_url": simulator.url, "prices": Prices({}), "retrying": QUICK} | settings
-        connection = Model(watchdog=watchdog, **settings).connect(cancel or Cancel())
+        connection = ModelServer(watchdog=watchdog, **settings).connect(cancel or Cancel())
         opened.append(connection)
         return connection
 
@@ -302,7 +302,7 @@ def test_little_thinking_is_asked_for_in_words_the_model_takes(connect, simulato
 
 def test_without_a_key_there_is_no_connection(watchdog):
     with pytest.raises(Unavailable, match="ANTHROPIC_API_KEY"):
-        Model(api_key=None, base_url=None, prices=Prices({}), watchdog=watchdog).connect(Cancel())
+        ModelServer(api_key=None, base_url=None, prices=Prices({}), watchdog=watchdog).connect(Cancel())
 
 
 def test_the_key_is_sent_and_never_told(connect, simulator):

@@ -51,13 +51,13 @@ class Line:
         self._closing.wait(60)
 
 
-Answer = Callable[[Line], None]
+Respond = Callable[[Line], None]
 
 
 class Server:
     """A server on loopback whose answers are functions. It keeps the requests that it got."""
 
-    def __init__(self, answer: Answer, *, tls: ssl.SSLContext | None = None, reads_request: bool = True) -> None:
+    def __init__(self, answer: Respond, *, tls: ssl.SSLContext | None = None, reads_request: bool = True) -> None:
         self.requests: list[bytes] = []
         self.lines: list[Line] = []
         self.reached = threading.Event()
@@ -122,7 +122,7 @@ class Server:
 def serve() -> Iterator[Callable[..., Server]]:
     servers: list[Server] = []
 
-    def start(answer: Answer, *, tls: ssl.SSLContext | None = None, reads_request: bool = True) -> Server:
+    def start(answer: Respond, *, tls: ssl.SSLContext | None = None, reads_request: bool = True) -> Server:
         servers.append(Server(answer, tls=tls, reads_request=reads_request))
         return servers[-1]
 
@@ -166,11 +166,11 @@ def html(line: Line) -> None:
     line.answer(b"<title>A page</title><p>Its text.</p>", "Content-Type: text/html; charset=utf-8")
 
 
-def redirect(to: str, status: str = "302 Found") -> Answer:
+def redirect(to: str, status: str = "302 Found") -> Respond:
     return lambda line: line.answer(b"", f"Location: {to}", status=status)
 
 
-def by_path(answers: dict[str, Answer]) -> Answer:
+def by_path(answers: dict[str, Respond]) -> Respond:
     return lambda line: answers[line.path](line)
 
 

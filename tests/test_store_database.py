@@ -357,7 +357,7 @@ def another_writer(url):
 def wait_for_writers(db, count):
     """Wait until so many threads are queued up to write."""
     deadline = time.monotonic() + 20
-    while len(db._turns) < count:
+    while len(db._write_lock) < count:
         assert time.monotonic() < deadline
         threading.Event().wait(0.005)
 

@@ -22,7 +22,7 @@ from gligabao.logs import redact
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 
-Answer = dict[str, Any]
+Json = dict[str, Any]
 
 
 class NoServer(click.ClickException):
@@ -68,21 +68,21 @@ class Client:
     ) -> None:
         self._session.close()
 
-    def start_research(self, body: Mapping[str, Any]) -> Answer:
+    def start_research(self, body: Mapping[str, Any]) -> Json:
         """Start a research and return its run; `user_id` is filled in where the body has none."""
         whole = dict(body)
         if self._user is not None:
             whole.setdefault("user_id", self._user)
         return self._expect_run(self._call("POST", "/v1/gb/research", body=whole))
 
-    def list_researches(self, filters: Mapping[str, Any]) -> Answer:
+    def list_researches(self, filters: Mapping[str, Any]) -> Json:
         """Return `{"runs": [...]}`, newest first; filters that are None are left out."""
         answer = self._call("GET", "/v1/gb/research", query=filters)
         if not isinstance(answer.get("runs"), list):
             raise self._no_gligabao("a list of runs")
         return answer
 
-    def get_research(self, run_id: int, *, states_after: int | None = None) -> Answer:
+    def get_research(self, run_id: int, *, states_after: int | None = None) -> Json:
         """Return a run with its states, or with those that came after a `seq`."""
         answer = self._call("GET", f"/v1/gb/research/{run_id}", query={"states_after": states_after})
         return self._expect_run(answer)
@@ -96,8 +96,8 @@ class Client:
         return response.status_code == 200
 
     def _call(
-        self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Answer | None = None
-    ) -> Answer:
+        self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Json | None = None
+    ) -> Json:
         parameters = {key: value for key, value in (query or {}).items() if value is not None}
         if self._user is not None and body is None:
             parameters["user_id"] = self._user
@@ -127,7 +127,7 @@ class Client:
             return NoServer(f"no server at {address}: start one with `gligabao serve`, or name another with --url")
         return click.UsageError(f"a request to {address} cannot be sent: check --url")
 
-    def _read(self, response: requests.Response) -> Answer:
+    def _read(self, response: requests.Response) -> Json:
         try:
             answer = response.json()
         except (ValueError, RecursionError):
@@ -142,7 +142,7 @@ class Client:
             raise Refused(f"the server at {redact(self._url)} points to {target}", status=response.status_code)
         raise self._no_gligabao("JSON", status=response.status_code)
 
-    def _expect_run(self, answer: Answer) -> Answer:
+    def _expect_run(self, answer: Json) -> Json:
         if not isinstance(answer.get("id"), int) or not isinstance(answer.get("status"), str):
             raise self._no_gligabao("a run")
         return answer

@@ -1,7 +1,7 @@
 """The model: one shared object, and a connection of its own for each agent.
 
-`Model` holds what all share: the key, one SSL context (a client with its own costs 22 ms and 1 MB), the prices and
-what the server was found to refuse. `Connection` makes the calls of one agent, on its thread: it retries what
+`ModelServer` holds what all share: the key, one SSL context (a client with its own costs 22 ms and 1 MB), the prices
+and what the server was found to refuse. `ModelConnection` makes the calls of one agent, on its thread: it retries what
 is worth retrying, continues what the model paused, counts what every answered call used, and is woken
 by cancelling even when the server never answers.
 """
@@ -74,7 +74,7 @@ class Request:
     """Further fields that a server may refuse: they are then left out (thinking, output_config)."""
 
 
-class Model:
+class ModelServer:
     """A server that speaks the Messages API. Shared by all agents and safe to share."""
 
     def __init__(
@@ -111,10 +111,10 @@ class Model:
         self.open_http().close()
         self.prices.is_known(model)
 
-    def connect(self, cancel: Cancel) -> "Connection":
+    def connect(self, cancel: Cancel) -> "ModelConnection":
         """Return a connection for one agent; close it when the agent ends."""
         self.require_key()
-        return Connection(self, cancel)
+        return ModelConnection(self, cancel)
 
     def open_client(self, http_client: httpx2.Client) -> anthropic.Anthropic:
         """Return the SDK's client over this HTTP client. Its own retries are off: they cannot be interrupted."""
@@ -137,10 +137,10 @@ class Model:
         )
 
 
-class Connection:
+class ModelConnection:
     """The calls of one agent. Used by its thread only; `Cancel` and the watchdog wake it from theirs."""
 
-    def __init__(self, model: Model, cancel: Cancel) -> None:
+    def __init__(self, model: ModelServer, cancel: Cancel) -> None:
         self._model = model
         self._cancel = cancel
         self._line = Line(cancel)

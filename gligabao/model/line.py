@@ -20,7 +20,7 @@ import httpx2
 from httpcore2._backends.sync import SyncStream
 
 from gligabao.cancel import Cancel, Wake
-from gligabao.lookup import Answers, LookupFailed, look_up
+from gligabao.lookup import Addresses, LookupFailed, look_up
 
 CONNECT_SECONDS = 5.0
 """For the look-up of the name and all its addresses together."""
@@ -67,14 +67,14 @@ class Line(httpcore2.SyncBackend):
         """Return a connection to the host, as httpcore asks for one. Raises httpcore's errors."""
         deadline = time.monotonic() + self._connect_seconds
         try:
-            answers = look_up(host, port, seconds=self._connect_seconds, waking=self._wake_by)
+            addresses = look_up(host, port, seconds=self._connect_seconds, waking=self._wake_by)
         except LookupFailed as error:
             raise httpcore2.ConnectError(f"{host}: {error}") from error
-        return SyncStream(self._connect(answers, deadline, socket_options or ()))
+        return SyncStream(self._connect(addresses, deadline, socket_options or ()))
 
-    def _connect(self, answers: Answers, deadline: float, options: Iterable[Any]) -> socket.socket:
+    def _connect(self, addresses: Addresses, deadline: float, options: Iterable[Any]) -> socket.socket:
         reason: OSError = OSError("no address")
-        for family, kind, protocol, _, address in answers:
+        for family, kind, protocol, _, address in addresses:
             left = deadline - time.monotonic()
             if left <= 0:
                 break

@@ -19,7 +19,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.util.request import ACCEPT_ENCODING
 
 from gligabao import __version__
-from gligabao.lookup import Answers, LookupFailed, look_up
+from gligabao.lookup import Addresses, LookupFailed, look_up
 from gligabao.reader.faults import Interrupted, PrivateAddress, Unreadable
 from gligabao.reader.guard import Allow
 
@@ -92,7 +92,7 @@ class Dialler:
                 raise PrivateAddress
         return self._connect(answers)
 
-    def _look_up(self, host: str, port: int) -> Answers:
+    def _look_up(self, host: str, port: int) -> Addresses:
         try:
             return look_up(host, port, seconds=self._lookup_seconds, waking=self.watch.on_cut)
         except LookupFailed as error:
@@ -100,7 +100,7 @@ class Dialler:
         finally:
             self.watch.on_cut(lambda: None)
 
-    def _connect(self, answers: Answers) -> socket.socket:
+    def _connect(self, answers: Addresses) -> socket.socket:
         reason = "could not connect"
         for family, kind, proto, _, address in answers:
             try:

@@ -18,7 +18,7 @@ from gligabao.agent.tools.team import sibling_tools, subagent_tools
 from gligabao.agent.tools.web import Search, WebTools
 from gligabao.config import Config
 from gligabao.errors import Cancelled, GligabaoError, RunLost
-from gligabao.model.client import Connection, Model
+from gligabao.model.client import ModelConnection, ModelServer
 from gligabao.reader.page import Allow, PageReader
 from gligabao.records import INTERRUPTED, Ending, Run, Status, StopReason, now
 from gligabao.research.messenger import Messenger, close_inbox
@@ -39,7 +39,7 @@ class Shared:
 
     config: Config
     runs: Runs
-    model: Model
+    model: ModelServer
     prompts: Prompts
     allow: Allow
     messenger: Messenger
@@ -112,7 +112,7 @@ class Researcher:
             connection.close()
             close_inbox(shared.messenger, self._run.id)
 
-    def _agent(self, connection: Connection, reader: PageReader, recorder: Recorder) -> Agent:
+    def _agent(self, connection: ModelConnection, reader: PageReader, recorder: Recorder) -> Agent:
         shared, run, depth = self._shared, self._run, self.member.depth
         today = datetime.now(UTC).date().isoformat()
         marker = Marker()
@@ -137,7 +137,7 @@ class Researcher:
             observer=recorder,
         )
 
-    def _search(self, connection: Connection, today: str) -> Search:
+    def _search(self, connection: ModelConnection, today: str) -> Search:
         provider = self._shared.config.search_provider
         if provider != "anthropic":
             return UnavailableSearch(provider)

@@ -7,7 +7,7 @@ request. At most two searches a call, $0.01 each on top of the tokens.
 from collections.abc import Iterator
 
 from gligabao.errors import ModelError, ToolError
-from gligabao.model.client import CallObserver, Connection, Request, least_thinking
+from gligabao.model.client import CallObserver, ModelConnection, Request, least_thinking
 from gligabao.model.conversation import Block, Conversation
 from gligabao.model.reply import Reply
 
@@ -20,7 +20,7 @@ SECOND_TOKENS = 4096
 class AnthropicSearch:
     """Searches for one agent, on its connection and its model."""
 
-    def __init__(self, *, connection: Connection, model: str, system: str) -> None:
+    def __init__(self, *, connection: ModelConnection, model: str, system: str) -> None:
         self._connection = connection
         self._model = model
         self._system = system

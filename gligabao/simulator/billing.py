@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
-from gligabao.simulator.models import Model
+from gligabao.simulator.models import ModelFacts
 from gligabao.simulator.prompt import Block, Piece, Prompt, count_tokens
 
 
@@ -117,7 +117,7 @@ class PromptCache:
         self._lock = threading.Lock()
         self._written: OrderedDict[str, None] = OrderedDict()
 
-    def meter(self, prompt: Prompt, model: Model) -> Used:
+    def meter(self, prompt: Prompt, model: ModelFacts) -> Used:
         """Return the input side of a call's use, and remember the prefix it writes."""
         end = _last_marked(prompt)
         sizes = _running_sizes(prompt.pieces[:end])

@@ -16,7 +16,7 @@ from gligabao.simulator import controls, web
 from gligabao.simulator.models import MODELS, find_model
 from gligabao.simulator.prompt import Prompt
 from gligabao.simulator.refusals import Refusal, invalid
-from gligabao.simulator.replies import Answer, Drip, Drop, Failure, Hang, Malformed, Raw, Reply
+from gligabao.simulator.replies import Drip, Drop, Failure, Hang, Malformed, MessageReply, Raw, Reply
 
 if TYPE_CHECKING:
     from gligabao.simulator.server import Recorded, Simulator
@@ -244,7 +244,7 @@ class _Delivery:
     def deliver(self, reply: Reply) -> None:
         """Write the reply."""
         match reply:
-            case Answer():
+            case MessageReply():
                 self._send_message(reply)
             case Drip():
                 self._send_message(reply.answer, seconds_per_byte=reply.seconds_per_byte)
@@ -265,7 +265,7 @@ class _Delivery:
             case Drop():
                 self._drop(midway=reply.midway)
 
-    def _send_message(self, answer: Answer, *, seconds_per_byte: float = 0.0) -> None:
+    def _send_message(self, answer: MessageReply, *, seconds_per_byte: float = 0.0) -> None:
         message = self.simulator.seal(answer, self.prompt)
         body = message.encode()
         # Before the last byte leaves: who has read the answer may ask for the bill at once.
@@ -291,7 +291,9 @@ class _Delivery:
     def _drop(self, *, midway: bool) -> None:
         self.handler.close_connection = True
         if midway:
-            body = self.simulator.seal(Answer([{"type": "text", "text": "An answer that never ends"}]), self.prompt)
+            body = self.simulator.seal(
+                MessageReply([{"type": "text", "text": "An answer that never ends"}]), self.prompt
+            )
             encoded = body.encode()
             self.handler.send_head(200, len(encoded), "application/json")
             self.handler.wfile.write(encoded[: len(encoded) // 2])

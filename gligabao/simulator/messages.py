@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gligabao.simulator.billing import PromptCache, Used, output_tokens
-from gligabao.simulator.models import Model
+from gligabao.simulator.models import ModelFacts
 from gligabao.simulator.prompt import BYTES_PER_TOKEN, Block, Prompt
-from gligabao.simulator.replies import SIGN, Answer
+from gligabao.simulator.replies import SIGN, MessageReply
 from gligabao.simulator.seals import citation_seal, search_result_seal, thinking_signature
 
 
@@ -33,7 +33,7 @@ class Envelopes:
     cache: PromptCache = field(default_factory=PromptCache)
     numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
-    def seal(self, answer: Answer, prompt: Prompt, model: Model) -> Message:
+    def seal(self, answer: MessageReply, prompt: Prompt, model: ModelFacts) -> Message:
         """Return the message that carries this answer to this prompt."""
         if answer.obeys_max_tokens:
             answer = _cut(answer, prompt.body["max_tokens"])
@@ -95,7 +95,7 @@ def _sealed_citation(citation: Block) -> Block:
     return {**citation, "encrypted_index": citation_seal(citation["url"], citation["cited_text"])}
 
 
-def _cut(answer: Answer, max_tokens: int) -> Answer:
+def _cut(answer: MessageReply, max_tokens: int) -> MessageReply:
     """Return as much of the answer as fits `max_tokens`, by about four bytes a token."""
     content: list[Block] = []
     left = max_tokens
@@ -104,7 +104,7 @@ def _cut(answer: Answer, max_tokens: int) -> Answer:
         if size > left:
             if block["type"] == "text" and left > 0:
                 content.append({**block, "text": block["text"][: left * BYTES_PER_TOKEN].rstrip() or "…"})
-            return Answer(content, "max_tokens", web_searches=answer.web_searches)
+            return MessageReply(content, "max_tokens", web_searches=answer.web_searches)
         left -= size
         content.append(block)
     return answer

@@ -5,7 +5,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelFacts:
     """One model of the simulated API."""
 
     id: str
@@ -49,13 +49,17 @@ _ADAPTIVE_OR_OFF = frozenset({"adaptive", "disabled"})
 _ANY = frozenset({"adaptive", "enabled", "disabled", "between_tools"})
 
 
-def _older(model_id: str, *, thinking: frozenset[str] = _ADAPTIVE_OR_OFF, thinks: bool = False, **more: Any) -> Model:
+def _older(
+    model_id: str, *, thinking: frozenset[str] = _ADAPTIVE_OR_OFF, thinks: bool = False, **more: Any
+) -> ModelFacts:
     """A model from before thinking was bound to its conversation and forced tools were dropped."""
     more.setdefault("cache_min_tokens", 1024)
-    return Model(model_id, thinking=thinking, thinks_by_default=thinks, forced_tools=True, bound_thinking=False, **more)
+    return ModelFacts(
+        model_id, thinking=thinking, thinks_by_default=thinks, forced_tools=True, bound_thinking=False, **more
+    )
 
 
-def _oldest(model_id: str, **more: Any) -> Model:
+def _oldest(model_id: str, **more: Any) -> ModelFacts:
     return _older(
         model_id,
         thinking=frozenset({"enabled", "disabled"}),
@@ -70,16 +74,16 @@ def _oldest(model_id: str, **more: Any) -> Model:
 _MANUAL = frozenset({"adaptive", "enabled", "disabled"})
 _ALWAYS = frozenset({"adaptive"})
 
-MODELS: dict[str, Model] = {
+MODELS: dict[str, ModelFacts] = {
     model.id: model
     for model in (
-        Model("claude-fable-5-2"),
-        Model("claude-mythos-5-2"),
-        Model("claude-haiku-5-5", thinking=_ADAPTIVE_OR_OFF, forced_tools=True),
-        Model("claude-sonnet-5-5", thinking=frozenset({"adaptive", "between_tools"})),
-        Model("claude-fable-5-1"),
-        Model("claude-opus-5-5"),
-        Model("claude-mythos-5-1"),
+        ModelFacts("claude-fable-5-2"),
+        ModelFacts("claude-mythos-5-2"),
+        ModelFacts("claude-haiku-5-5", thinking=_ADAPTIVE_OR_OFF, forced_tools=True),
+        ModelFacts("claude-sonnet-5-5", thinking=frozenset({"adaptive", "between_tools"})),
+        ModelFacts("claude-fable-5-1"),
+        ModelFacts("claude-opus-5-5"),
+        ModelFacts("claude-mythos-5-1"),
         _older("claude-sonnet-5", thinks=True),
         _older("claude-fable-5", thinking=_ALWAYS, thinks=True, cache_min_tokens=512),
         _older("claude-mythos-5", thinking=_ALWAYS, thinks=True, cache_min_tokens=512),
@@ -99,8 +103,8 @@ MODELS: dict[str, Model] = {
 }
 
 
-def find_model(model_id: str) -> Model | None:
+def find_model(model_id: str) -> ModelFacts | None:
     """Return the model of that id, None when there is none. Ids that start with `simulated-` are models too."""
     if model_id.startswith("simulated-"):
-        return Model(model_id, thinking=_ANY, forced_tools=True)
+        return ModelFacts(model_id, thinking=_ANY, forced_tools=True)
     return MODELS.get(model_id)

@@ -37,7 +37,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Answer(Reply):
+class MessageReply(Reply):
     """A message of the model, HTTP 200."""
 
     content: Sequence[Block] = ()
@@ -71,7 +71,7 @@ class Raw(Reply):
 class Malformed(Reply):
     """HTTP 200 with only the first half of the JSON of an answer."""
 
-    answer: Answer = field(default_factory=lambda: text("This answer breaks off in its middle."))
+    answer: MessageReply = field(default_factory=lambda: text("This answer breaks off in its middle."))
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Hang(Reply):
 class Drip(Reply):
     """An answer whose bytes come one by one."""
 
-    answer: Answer = field(default_factory=lambda: text("This answer came very slowly."))
+    answer: MessageReply = field(default_factory=lambda: text("This answer came very slowly."))
     seconds_per_byte: float = 0.05
 
 
@@ -100,9 +100,9 @@ Scripted = Reply | Callable[[dict[str, Any]], Reply]
 """A reply, or a function that gets the body of the request and returns one."""
 
 
-def text(words: str, *, stop_reason: str = "end_turn") -> Answer:
+def text(words: str, *, stop_reason: str = "end_turn") -> MessageReply:
     """The model says this and ends its turn."""
-    return Answer([{"type": "text", "text": words}], stop_reason)
+    return MessageReply([{"type": "text", "text": words}], stop_reason)
 
 
 def call(name: str, /, **arguments: Any) -> Block:
@@ -110,19 +110,19 @@ def call(name: str, /, **arguments: Any) -> Block:
     return {"type": "tool_use", "name": name, "input": arguments}
 
 
-def tool_calls(*calls: Block, text: str = "") -> Answer:
+def tool_calls(*calls: Block, text: str = "") -> MessageReply:
     """The model calls these tools in one answer, after a preamble if there is a text."""
     preamble = [{"type": "text", "text": text}] if text else []
-    return Answer([*preamble, *calls], "tool_use")
+    return MessageReply([*preamble, *calls], "tool_use")
 
 
-def thinking(thought: str, then: Answer) -> Answer:
+def thinking(thought: str, then: MessageReply) -> MessageReply:
     """The same answer with a signed thinking block in front."""
     block = {"type": "thinking", "thinking": thought, "signature": SIGN}
     return dataclasses.replace(then, content=[block, *then.content])
 
 
-def redacted_thinking(then: Answer) -> Answer:
+def redacted_thinking(then: MessageReply) -> MessageReply:
     """The same answer with a redacted thinking block in front."""
     block = {"type": "redacted_thinking", "data": redacted_thinking_seal()}
     return dataclasses.replace(then, content=[block, *then.content])
@@ -137,54 +137,54 @@ def pause_turn(
         content: list[Block] = [{"type": "text", "text": words}]
         if searches_the_web(body):
             content.append({"type": "server_tool_use", "name": "web_search", "input": {"query": query}})
-        return Answer(content, "pause_turn")
+        return MessageReply(content, "pause_turn")
 
     return paused
 
 
-def refusal(category: str | None = "general_harms", *, explanation: str | None = None, words: str = "") -> Answer:
+def refusal(category: str | None = "general_harms", *, explanation: str | None = None, words: str = "") -> MessageReply:
     """The model declines: HTTP 200, stop reason `refusal`, mostly without content."""
     content = [{"type": "text", "text": words}] if words else []
-    return Answer(content, "refusal", {"type": "refusal", "category": category, "explanation": explanation})
+    return MessageReply(content, "refusal", {"type": "refusal", "category": category, "explanation": explanation})
 
 
-def cut_text(words: str) -> Answer:
+def cut_text(words: str) -> MessageReply:
     """A text that the output limit cut off."""
     return text(words, stop_reason="max_tokens")
 
 
-def cut_call(name: str, /, **arguments: Any) -> Answer:
+def cut_call(name: str, /, **arguments: Any) -> MessageReply:
     """A tool call that the output limit cut off: the arguments may be incomplete."""
-    return Answer([call(name, **arguments)], "max_tokens")
+    return MessageReply([call(name, **arguments)], "max_tokens")
 
 
-def cut_thinking(thought: str = "Let me think about this for a long time") -> Answer:
+def cut_thinking(thought: str = "Let me think about this for a long time") -> MessageReply:
     """An answer whose whole output went into thinking."""
-    return Answer([{"type": "thinking", "thinking": thought, "signature": SIGN}], "max_tokens")
+    return MessageReply([{"type": "thinking", "thinking": thought, "signature": SIGN}], "max_tokens")
 
 
-def empty() -> Answer:
+def empty() -> MessageReply:
     """The model ends its turn without a word."""
-    return Answer()
+    return MessageReply()
 
 
-def unknown_block(block_type: str, *, words: str = "An answer with a block of a new kind.") -> Answer:
+def unknown_block(block_type: str, *, words: str = "An answer with a block of a new kind.") -> MessageReply:
     """A block of a type that no client knows, and a text. It is accepted back unchanged."""
     block = {"type": block_type, "id": block_seal(block_type), "data": {"new": True}}
-    return Answer([block, {"type": "text", "text": words}])
+    return MessageReply([block, {"type": "text", "text": words}])
 
 
-def searched(words: str, *results: tuple[str, str], query: str = "a query") -> Answer:
+def searched(words: str, *results: tuple[str, str], query: str = "a query") -> MessageReply:
     """A web search of the server tool with these results, (URL, title) each, and a text about them."""
     found = [{"type": "web_search_result", "url": url, "title": title, "page_age": None} for url, title in results]
-    return Answer([*_search(query, found), {"type": "text", "text": words}], web_searches=1)
+    return MessageReply([*_search(query, found), {"type": "text", "text": words}], web_searches=1)
 
 
-def search_error(error_code: str, *, words: str = "The search did not work.", query: str = "a query") -> Answer:
+def search_error(error_code: str, *, words: str = "The search did not work.", query: str = "a query") -> MessageReply:
     """A web search that failed inside a 200. Failed searches are not billed."""
     error = {"type": "web_search_tool_result_error", "error_code": error_code}
     content = _search(query, error)
-    return Answer([*content, {"type": "text", "text": words}] if words else content)
+    return MessageReply([*content, {"type": "text", "text": words}] if words else content)
 
 
 def _search(query: str, content: Any) -> list[Block]:
@@ -223,7 +223,7 @@ def error(status: int, error_type: str = "", message: str = "", *, headers: Mapp
     )
 
 
-def malformed(answer: Answer | None = None) -> Malformed:
+def malformed(answer: MessageReply | None = None) -> Malformed:
     """HTTP 200 with half of the JSON of this answer."""
     return Malformed() if answer is None else Malformed(answer)
 
@@ -233,7 +233,7 @@ def hang(seconds: float | None = None) -> Hang:
     return Hang(seconds)
 
 
-def drip(answer: Answer | None = None, *, seconds_per_byte: float = 0.05) -> Drip:
+def drip(answer: MessageReply | None = None, *, seconds_per_byte: float = 0.05) -> Drip:
     """This answer, byte by byte."""
     return Drip(seconds_per_byte=seconds_per_byte) if answer is None else Drip(answer, seconds_per_byte)
 

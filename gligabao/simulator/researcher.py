@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from gligabao.simulator.notes import take_notes
 from gligabao.simulator.parent import Parent, can_lead
 from gligabao.simulator.prompt import Block, first_user_text
-from gligabao.simulator.replies import Answer
+from gligabao.simulator.replies import MessageReply
 from gligabao.simulator.report import write_report
 from gligabao.simulator.search import thinking_blocks
 from gligabao.simulator.steps import Step, closer_look, first_look
@@ -45,14 +45,14 @@ class Alone:
         return write_report(self._notes)
 
 
-def research(body: dict[str, Any]) -> Answer:
+def research(body: dict[str, Any]) -> MessageReply:
     """Return the next step of the research that this conversation is about."""
     role = _find_role(body)
     step = role.next_step()
     if step.calls:
-        return Answer([*thinking_blocks(body, step.thought), *step.calls], "tool_use", obeys_max_tokens=True)
+        return MessageReply([*thinking_blocks(body, step.thought), *step.calls], "tool_use", obeys_max_tokens=True)
     report: Block = {"type": "text", "text": role.report()}
-    return Answer(
+    return MessageReply(
         [*thinking_blocks(body, "I have what there is to have. Now the report."), report], obeys_max_tokens=True
     )
 

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from gligabao.simulator.models import Model
+from gligabao.simulator.models import ModelFacts
 from gligabao.simulator.prompt import Block, Prompt
 from gligabao.simulator.refusals import Refusal, invalid
 from gligabao.simulator.rules_settings import (
@@ -70,7 +70,7 @@ class Rules:
         with self._lock:
             return prompt.end in self._paused
 
-    def _check_seals(self, prompt: Prompt, model: Model) -> None:
+    def _check_seals(self, prompt: Prompt, model: ModelFacts) -> None:
         bound = model.bound_thinking and "tools" not in self._lax
         for place, piece in enumerate(prompt.pieces):
             match piece.block:
@@ -86,7 +86,7 @@ class Rules:
                     for citation in citations:
                         _check_citation(citation)
 
-    def _check_size(self, prompt: Prompt, model: Model) -> None:
+    def _check_size(self, prompt: Prompt, model: ModelFacts) -> None:
         maximum = self._context_tokens or model.context_tokens
         if prompt.tokens > maximum:
             raise invalid(f"prompt is too long: {prompt.tokens} tokens > {maximum} maximum")

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from gligabao.simulator.models import Model, find_model
+from gligabao.simulator.models import ModelFacts, find_model
 from gligabao.simulator.refusals import Refusal, invalid
 
 MAX_CACHE_MARKS = 4
 
 
-def check_model(body: dict[str, Any]) -> Model:
+def check_model(body: dict[str, Any]) -> ModelFacts:
     """Return the model that is asked for; raise the refusal of an unknown one, or of a limit beyond its own."""
     model = find_model(body["model"])
     if model is None:
@@ -38,7 +38,7 @@ def check_tools(body: dict[str, Any]) -> None:
             raise invalid(f"tools.{place}: only one of allowed_domains and blocked_domains may be given")
 
 
-def check_tool_choice(body: dict[str, Any], model: Model) -> None:
+def check_tool_choice(body: dict[str, Any], model: ModelFacts) -> None:
     """Raise the refusal of a choice without tools, of an unknown tool, or one that the model does not take."""
     choice = body.get("tool_choice")
     if not choice or choice["type"] == "none":
@@ -56,7 +56,7 @@ def check_tool_choice(body: dict[str, Any], model: Model) -> None:
         raise invalid(f"Tool '{choice['name']}' not found in provided tools")
 
 
-def check_thinking(body: dict[str, Any], model: Model) -> None:
+def check_thinking(body: dict[str, Any], model: ModelFacts) -> None:
     """Raise the refusal of a kind of thinking that the model does not have."""
     thinking = body.get("thinking")
     if not thinking:
@@ -68,7 +68,7 @@ def check_thinking(body: dict[str, Any], model: Model) -> None:
         raise invalid("`max_tokens` must be greater than `thinking.budget_tokens`.")
 
 
-def _instead(model: Model) -> str:
+def _instead(model: ModelFacts) -> str:
     if "between_tools" in model.thinking:
         return 'Use "thinking.type.between_tools" for the least thinking.'
     if "adaptive" in model.thinking:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from gligabao.simulator.models import Model
+from gligabao.simulator.models import ModelFacts
 from gligabao.simulator.prompt import Block, blocks_of, searches_the_web
 from gligabao.simulator.refusals import invalid
 
@@ -54,7 +54,7 @@ def turns_of(body: dict[str, Any]) -> list[Turn]:
     return turns
 
 
-def check_turns(body: dict[str, Any], model: Model, *, lax: frozenset[str], paused: bool) -> None:
+def check_turns(body: dict[str, Any], model: ModelFacts, *, lax: frozenset[str], paused: bool) -> None:
     """Raise the refusal of a conversation that the API would not take. `paused`: it ends with a turn we paused."""
     if not body["messages"]:
         raise invalid("messages: at least one message is required")
@@ -72,7 +72,7 @@ def check_turns(body: dict[str, Any], model: Model, *, lax: frozenset[str], paus
     _check_end(body, turns, model, paused=paused)
 
 
-def _check_roles(body: dict[str, Any], model: Model) -> None:
+def _check_roles(body: dict[str, Any], model: ModelFacts) -> None:
     roles = [message["role"] for message in body["messages"]]
     if roles[0] != "user":
         raise invalid('messages: first message must use the "user" role')
@@ -200,7 +200,7 @@ def _check_tools_given(body: dict[str, Any], turns: list[Turn], lax: frozenset[s
         raise invalid("Requests which include `tool_use` or `tool_result` blocks must define tools")
 
 
-def _check_end(body: dict[str, Any], turns: list[Turn], model: Model, *, paused: bool) -> None:
+def _check_end(body: dict[str, Any], turns: list[Turn], model: ModelFacts, *, paused: bool) -> None:
     last = turns[-1]
     if last.role != "assistant":
         return

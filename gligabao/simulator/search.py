@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from gligabao.simulator import web
 from gligabao.simulator.models import find_model
 from gligabao.simulator.prompt import Block, blocks_of, text_of
-from gligabao.simulator.replies import SIGN, Answer, text
+from gligabao.simulator.replies import SIGN, MessageReply, text
 
 MAX_WORDS = 300
 """How long the text about the results is at most."""
@@ -17,7 +17,7 @@ _SENTENCES_PER_PAGE = 3
 _BETWEEN_SENTENCES = re.compile('(?<=[.!?])\\s+|(?<=[.!?]["\u201d])\\s+')
 
 
-def search_reply(body: dict[str, Any], base_url: str) -> Answer:
+def search_reply(body: dict[str, Any], base_url: str) -> MessageReply:
     """Search the bundled pages for what the user asks, and tell in a few cited sentences what they say."""
     tool = next(tool for tool in body["tools"] if str(tool.get("type")).startswith("web_search_"))
     waiting = _waiting_search(body)
@@ -28,7 +28,7 @@ def search_reply(body: dict[str, Any], base_url: str) -> Answer:
     thought = [] if waiting else thinking_blocks(body, f"The question is about {query}. I will search for it.")
     content = [*thought, *_search_blocks(query, pages, base_url, waiting)]
     content += _briefing(query, pages, base_url)
-    return Answer(content, web_searches=1, obeys_max_tokens=True)
+    return MessageReply(content, web_searches=1, obeys_max_tokens=True)
 
 
 def thinks(body: dict[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from gligabao.simulator.faults import Faults
 from gligabao.simulator.messages import Envelopes, Message
 from gligabao.simulator.models import find_model
 from gligabao.simulator.prompt import Prompt, first_user_text, searches_the_web
-from gligabao.simulator.replies import Answer, Reply, Scripted
+from gligabao.simulator.replies import MessageReply, Reply, Scripted
 from gligabao.simulator.researcher import research
 from gligabao.simulator.rules import Rules
 from gligabao.simulator.scripts import Script, Scripts
@@ -162,7 +162,7 @@ class Simulator:
             return search_reply(prompt.body, self.url)
         return research(prompt.body)
 
-    def seal(self, answer: Answer, prompt: Prompt) -> Message:
+    def seal(self, answer: MessageReply, prompt: Prompt) -> Message:
         """Return the message that carries an answer."""
         model = find_model(prompt.model)
         assert model is not None  # The rules have seen to it.

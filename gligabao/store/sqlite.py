@@ -1,4 +1,4 @@
-"""gligabao on SQLite: one writer whose turn is given in order, and a few readers.
+"""gligabao on SQLite: one writer behind a fair lock, and a few readers.
 
 SQLite lets one connection write at a time and makes the others poll, which is unfair and ends in "database is
 locked". So all writes of the process go through one connection behind a queue of our own; readers have connections of
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Literal
 
 from gligabao.errors import ConfigError, StoreError
+from gligabao.store.fair_lock import CLOSED, FairLock
 from gligabao.store.mounts import file_system, is_network
 from gligabao.store.queries import load_queries
 from gligabao.store.transaction import RETRY_AFTER_SECONDS, Row, StoreConflict, Transaction, Value
-from gligabao.store.turns import CLOSED, Turns
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ _EMPTY_LOG = "wal_checkpoint(TRUNCATE)"
 
 
 class SqliteDatabase:
-    """A database in one file. Shared by all threads; `_turns` guards the writer, `_readers` looks after itself."""
+    """A database in one file. Shared by all threads; `_write_lock` guards the writer, `_readers` looks after itself."""
 
     dialect: Literal["sqlite"] = "sqlite"
 
@@ -61,7 +61,7 @@ class SqliteDatabase:
         _check_place(path)
         self._path = path
         self._queries = load_queries("sqlite")
-        self._turns = Turns()
+        self._write_lock = FairLock()
         self._closed = False
         try:
             # Topics and reports are nobody else's business. SQLite gives its other files the mode of this one.
@@ -76,7 +76,7 @@ class SqliteDatabase:
     @contextmanager
     def transaction(self, *, patient: bool = False) -> Iterator[Transaction]:
         """Write: what the block does is stored when it ends, and undone when it raises."""
-        with _our_errors(), self._turns.turn(WRITE_WAIT_SECONDS):
+        with _our_errors(), self._write_lock.hold(WRITE_WAIT_SECONDS):
             self._check_file()
             self._begin()
             try:
@@ -122,7 +122,7 @@ class SqliteDatabase:
         """
         self._readers.close()
         try:
-            with _our_errors(), self._turns.last_turn(CLOSE_WAIT_SECONDS):
+            with _our_errors(), self._write_lock.hold_last(CLOSE_WAIT_SECONDS):
                 self._close_writer()
         except StoreError as error:
             # A full disk, or a write that hangs. What was committed is safe in the log beside the file.
@@ -147,11 +147,11 @@ class SqliteDatabase:
             except sqlite3.OperationalError as error:
                 if not _is_locked(error):
                     raise
-                if self._turns.are_over:
+                if self._write_lock.is_closing:
                     raise StoreError(CLOSED, retry_after_seconds=RETRY_AFTER_SECONDS) from error
                 if time.monotonic() > deadline:
                     # They have waited for the same lock. One after the other would wait for it again.
-                    self._turns.refuse_waiting(_LOCKED)
+                    self._write_lock.refuse_waiting(_LOCKED)
                     raise StoreError(_LOCKED, retry_after_seconds=RETRY_AFTER_SECONDS) from error
 
     @contextmanager

@@ -35,7 +35,7 @@ class Cursor(Protocol):
         """All rows that are left."""
 
 
-class Connection(Protocol):
+class DriverConnection(Protocol):
     """The part of a driver's connection that is used here."""
 
     def execute(self, query: str, params: Mapping[str, Scalar] = ..., /) -> Cursor:
@@ -49,7 +49,7 @@ class Transaction:
     database has).
     """
 
-    def __init__(self, connection: Connection, queries: Queries) -> None:
+    def __init__(self, connection: DriverConnection, queries: Queries) -> None:
         self._connection = connection
         self._queries = queries
 

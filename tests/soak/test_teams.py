@@ -14,7 +14,7 @@ import pytest
 from gligabao.records import INTERRUPTED
 from gligabao.research.team import PARENT_ENDED, STUCK_SECONDS
 from gligabao.simulator.prompt import first_user_text
-from gligabao.simulator.replies import Answer, call, error, hang, text, tool_calls
+from gligabao.simulator.replies import MessageReply, call, error, hang, text, tool_calls
 from tests.checker import Checked
 from tests.faulty import FailAt
 from tests.site import STOP_SECONDS, Site
@@ -65,7 +65,7 @@ class Chatter:
         """The topic of an agent."""
         return f"chatting tree {tree:03d} {name}."
 
-    def _reply(self, body: dict[str, Any]) -> Answer:
+    def _reply(self, body: dict[str, Any]) -> MessageReply:
         tree, name = re.fullmatch(r"chatting tree (\d+) (\w+)\.", first_user_text(body)).groups()  # type: ignore[union-attr]
         results = [str(result["content"]) for result in results_in(body)]
         below = {"root": FIRST, "a1": SECOND}.get(name, ())
@@ -77,7 +77,7 @@ class Chatter:
             return tool_calls(WAIT)
         return text(f"By {name}.")
 
-    def _chat(self, tree: int, name: str, results: list[str]) -> Answer | None:
+    def _chat(self, tree: int, name: str, results: list[str]) -> MessageReply | None:
         topic = self.topic(tree, name)
         others = [one for one in (FIRST if name in FIRST else SECOND) if one != name]
         read = self.read[topic] = re.findall(r"^From (.*)$", "\n".join(results), re.MULTILINE)
@@ -209,7 +209,7 @@ class Busy:
             self._number += 1
             return spawn(name, f"busy {name} {self._number}.", max_steps=40)
 
-    def _reply(self, body: dict[str, Any]) -> Answer:
+    def _reply(self, body: dict[str, Any]) -> MessageReply:
         offered = {tool["name"] for tool in body["tools"]}
         simulator = self._world.simulator
         choices = [
@@ -286,10 +286,10 @@ def test_a_server_full_of_teams_dies(site: Site, figures: Callable[[str], None])
     figures(f"{TREES} trees of 1 + 5 + 4 at work: all ended {seconds:.2f} s after the next start, {found.ends}")
 
 
-def _spawn_below(*names: str) -> Callable[[dict[str, Any]], Answer]:
+def _spawn_below(*names: str) -> Callable[[dict[str, Any]], MessageReply]:
     """An answer that starts sub-agents whose tasks tell them from those of other trees."""
 
-    def reply(body: dict[str, Any]) -> Answer:
+    def reply(body: dict[str, Any]) -> MessageReply:
         topic = first_user_text(body)
         return tool_calls(*[spawn(name, f"{name} of {topic}") for name in names])
 

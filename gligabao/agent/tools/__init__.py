@@ -27,21 +27,21 @@ class ToolInput(BaseModel):
     """What the model is told when a field is missing or wrong, where the plain fault would not help it."""
 
 
-Input = TypeVar("Input", bound=ToolInput)
+InputT = TypeVar("InputT", bound=ToolInput)
 
 
 @dataclass(frozen=True)
-class Tool(Generic[Input]):
+class Tool(Generic[InputT]):
     """One tool: its contract with the model, the state its run shows as, and the function that does it."""
 
     name: str
     description: str
-    input: type[Input]
+    input: type[InputT]
     state: StateName
     """What its run shows as, unless `describe` says otherwise."""
-    describe: Callable[[Input], str | tuple[StateName, str]]
+    describe: Callable[[InputT], str | tuple[StateName, str]]
     """What the state says of a call (the query, the URL, ...); with a state where that depends on the call."""
-    run: Callable[[Input, CallObserver], str]
+    run: Callable[[InputT, CallObserver], str]
     """Does it and returns text for the model; raises `ToolError` with what the model should know."""
 
     @property

@@ -1,9 +1,9 @@
-"""What goes out: answers whose text can always be encoded."""
+"""What goes out: responses whose text can always be encoded."""
 
 from flask import Response
 
 
-class Answer(Response):
+class Utf8Response(Response):
     """A response, of JSON or a page. Half a surrogate pair in its text, which UTF-8 has no bytes for, becomes "?"."""
 
     def set_data(self, value: bytes | str) -> None:

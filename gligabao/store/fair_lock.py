@@ -1,4 +1,4 @@
-"""Turns at something that only one thread may use at a time, given in the order in which they were asked for."""
+"""A fair lock: one thread at a time, in the order in which the threads asked."""
 
 import threading
 from collections import deque
@@ -11,10 +11,10 @@ from gligabao.store.transaction import RETRY_AFTER_SECONDS
 CLOSED = "the database is closed"
 
 
-class Turns:
+class FairLock:
     """A lock that is given to those who wait in the order they came, so that nobody starves.
 
-    `_lock` guards the queue, the holder and whether the turns are over. Who lets go names the next holder, so a
+    `_lock` guards the queue, the holder and whether it is closing. Who lets go names the next holder, so a
     late-comer cannot slip in.
     """
 
@@ -22,20 +22,20 @@ class Turns:
         self._lock = threading.Lock()
         self._queue: deque[_Waiter] = deque()
         self._holder: int | None = None
-        self._over = False
+        self._closing = False
 
     def __len__(self) -> int:
         """How many wait."""
         return len(self._queue)
 
     @property
-    def are_over(self) -> bool:
-        """Whether there are last turns only."""
-        return self._over
+    def is_closing(self) -> bool:
+        """Whether only `hold_last` still gets the lock."""
+        return self._closing
 
     @contextmanager
-    def turn(self, wait_seconds: float) -> Iterator[None]:
-        """Run the block alone, or raise `StoreError` when the turn does not come in time, or not at all."""
+    def hold(self, wait_seconds: float) -> Iterator[None]:
+        """Run the block alone. Raise `StoreError` if the lock does not come in time, or is closing."""
         self._take(wait_seconds)
         try:
             yield
@@ -43,11 +43,11 @@ class Turns:
             self._give_up()
 
     @contextmanager
-    def last_turn(self, wait_seconds: float) -> Iterator[None]:
-        """As `turn`, and from now on there are last turns only: whoever waits or comes for another is refused."""
+    def hold_last(self, wait_seconds: float) -> Iterator[None]:
+        """Like `hold`, but close the lock first: every other waiter, now and later, is refused."""
         with self._lock:
-            if not self._over:
-                self._over = True
+            if not self._closing:
+                self._closing = True
                 self._refuse_queue(CLOSED)
         self._take(wait_seconds, is_last=True)
         try:
@@ -56,9 +56,9 @@ class Turns:
             self._give_up()
 
     def refuse_waiting(self, reason: str) -> None:
-        """Let all who wait now raise `StoreError` at once. Whoever comes later waits for a turn again."""
+        """Let all who wait now raise `StoreError` at once. A later `hold` waits again."""
         with self._lock:
-            if not self._over:  # those who wait for a last turn are never refused
+            if not self._closing:  # those who wait for a last turn are never refused
                 self._refuse_queue(reason)
 
     def _refuse_queue(self, reason: str) -> None:
@@ -70,7 +70,7 @@ class Turns:
     def _take(self, wait_seconds: float, *, is_last: bool = False) -> None:
         me = threading.get_ident()
         with self._lock:
-            if self._over and not is_last:
+            if self._closing and not is_last:
                 raise StoreError(CLOSED, retry_after_seconds=RETRY_AFTER_SECONDS)
             if self._holder == me:
                 raise RuntimeError("this thread has a transaction open already")

@@ -7,8 +7,9 @@ nothing, and the last act is one transaction that ends what is still running.
 
 What the worker does with its connections is left to `worker`.
 
-Private hooks used, read in gunicorn 27.0.1, of `Arbiter`: `handle_*`, `spawn_worker`, `murder_workers`, `timeout` and
-`pid`; of `Logger`: `setup` and `_access_log_enabled`. tests/test_gunicorn.py tests what they do, and names the version.
+Private hooks used, read in gunicorn 27.0.1, of `Arbiter`: `handle_*`, `spawn_worker`, `murder_workers`, `timeout`,
+`pid` and `APP_LOAD_ERROR`; of `Logger`: `setup` and `_access_log_enabled`. tests/test_gunicorn.py tests what they do,
+and names the version.
 """
 
 import ctypes
@@ -22,8 +23,10 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NoReturn
 
+from flask import Flask
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 from gunicorn.glogging import Logger
@@ -31,7 +34,7 @@ from gunicorn.glogging import Logger
 from gligabao import __version__
 from gligabao.app import Services, create_app, open_services
 from gligabao.config import Config
-from gligabao.errors import GligabaoError, StartError
+from gligabao.errors import GligabaoError, StartError, StoreError
 from gligabao.logs import configure_logs, keep_secret
 from gligabao.worker import STOP_SIGNALS, WholeRequests, Worker
 
@@ -40,7 +43,10 @@ log = logging.getLogger(__name__)
 MASTER_PATIENCE_SECONDS = 10
 """After SIGTERM the master kills a worker that takes longer than this."""
 RESPAWN_SECONDS = 1.0
-"""How far apart at least the starts of two workers are: one after the other dies while the database is away."""
+"""Minimum delay between two worker starts: while the database is away, each new worker ends at once."""
+DATABASE_AWAY = 1
+"""Exit code of a worker that finds the database away. The master replaces it, as it does after any code but gunicorn's
+own two for a worker that can never work."""
 OPEN_REQUESTS_SECONDS = 2
 """How long a stopping worker waits for requests that are being answered."""
 MAX_OPEN_FILES = 65_536
@@ -48,9 +54,10 @@ PR_SET_PDEATHSIG = 1
 """Linux, prctl(2): the signal that a process gets when its parent dies."""
 
 
-def serve(config: Config) -> NoReturn:
+def serve(config: Config, *, make_app: Callable[[Services], Flask] = create_app) -> NoReturn:
     """Run the server until it is told to stop, and end the process.
 
+    `make_app` makes the WSGI application, in the worker.
     Raises `ConfigError`, `StartError` or `StoreError` when it cannot start.
     """
     configure_logs(config.log_format)
@@ -62,11 +69,14 @@ def serve(config: Config) -> NoReturn:
     open_services(config).close()
     # The worker shares these objects with the master: keep its collector from touching, and so copying, them.
     gc.freeze()
-    code = 0
+    code, master = 0, os.getpid()
     try:
-        _Application(config, listener).run()
+        _Application(config, listener, make_app).run()
     except SystemExit as end:
-        code = 0 if end.code in (None, 0) else 1
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    if os.getpid() == master:
+        # A worker keeps its own code: it tells the master whether to start another one.
+        code = 1 if code else 0
     logging.shutdown()
     # Not a plain return: clearing up after all those libraries took the interpreter up to seconds on a busy machine.
     os._exit(code)
@@ -75,8 +85,9 @@ def serve(config: Config) -> NoReturn:
 class _Application(BaseApplication):  # type: ignore[misc]
     """gunicorn's application: its settings, and the objects of the worker."""
 
-    def __init__(self, config: Config, listener: socket.socket) -> None:
+    def __init__(self, config: Config, listener: socket.socket, make_app: Callable[[Services], Flask]) -> None:
         self.config = config
+        self._make_app = make_app
         self._listener = listener
         self.services: Services | None = None
         super().__init__()
@@ -110,13 +121,22 @@ class _Application(BaseApplication):  # type: ignore[misc]
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """Build the objects of the worker, after the fork."""
+        """Build the objects of the worker, after the fork.
+
+        A worker that replaces one that died may find what the first did not. While the database is away or locked, the
+        worker ends and another one tries; anything else (a newer schema, another server) ends the whole server.
+        """
         try:
-            self.services = open_services(self.config)
+            services = open_services(self.config)
+        except StoreError as error:
+            log.error("trying again: %s", error)
+            sys.exit(DATABASE_AWAY)
         except GligabaoError as error:
             log.error("%s", error)
             sys.exit(Arbiter.APP_LOAD_ERROR)
-        return WholeRequests(create_app(self.services))
+        app = self._make_app(services)
+        self.services = services
+        return WholeRequests(app)
 
     def run(self) -> None:
         """Run the master until it ends."""
@@ -138,7 +158,7 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
         super().__init__(app)
 
     def spawn_worker(self) -> Any:
-        """Start a worker. One that cannot work, because the database is away, is not replaced again and again."""
+        """Start a worker, `RESPAWN_SECONDS` after the last one at the earliest."""
         threading.Event().wait(max(0.0, self._spawned + RESPAWN_SECONDS - time.monotonic()))
         self._spawned = time.monotonic()
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -218,7 +238,10 @@ def _worker_is_ready(worker: Worker) -> None:
 
 
 def _leave(arbiter: Arbiter, worker: Worker) -> None:
-    """End what is still running and leave at once: a request thread that never ends would block a normal exit."""
+    """End what is still running and leave at once: a request thread that never ends would block a normal exit.
+
+    A worker that could not load has nothing to end, and leaves with the exit code that it has chosen (see `serve`).
+    """
     worker.leaving = True
     services: Services | None = worker.app.services
     if services is None:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from typing import Any
 import requests
 
 READY_SECONDS = 30
+LINE_SECONDS = 60
 
 
 class ServerProcess:
@@ -25,6 +27,7 @@ class ServerProcess:
         *arguments: str,
         environ: Mapping[str, str] = MappingProxyType({}),
         prefix: Sequence[str] = (),
+        program: Sequence[str] = ("-m", "gligabao", "serve"),
         **settings: str,
     ) -> None:
         self.port = free_port()
@@ -35,7 +38,7 @@ class ServerProcess:
         environment |= environ
         environment |= {f"GLIGABAO_{key.upper()}": value for key, value in settings.items()}
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "gligabao", "serve", "--port", str(self.port), *arguments],
+            [*prefix, sys.executable, *program, "--port", str(self.port), *arguments],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -60,6 +63,17 @@ class ServerProcess:
         assert self._ready.wait(READY_SECONDS), "".join(self.log)
         assert self.process.poll() is None, "".join(self.log)
         return self
+
+    def count_lines(self, text: str) -> int:
+        """Return how many lines of the log hold this text."""
+        return sum(text in line for line in self.log)
+
+    def wait_for_line(self, text: str, *, count: int = 1) -> None:
+        """Wait until the log has that many lines that hold this text."""
+        deadline = time.monotonic() + LINE_SECONDS
+        while self.count_lines(text) < count:
+            assert time.monotonic() < deadline, f"{text!r} is not in the log:\n{''.join(self.log)}"
+            threading.Event().wait(0.02)
 
     def post(self, user: str, topic: str, **body: Any) -> requests.Response:
         """Start a research."""

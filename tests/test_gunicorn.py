@@ -339,6 +339,13 @@ def test_a_header_of_a_client_cannot_set_variables_of_the_application(server):
     assert requests.get(f"{server.url}/healthz", headers=headers, timeout=30).status_code == 200
 
 
+def test_a_worker_that_exits_with_one_of_two_codes_ends_the_master():
+    source = inspect.getsource(Arbiter.reap_workers)
+    assert source.count("raise HaltServer(") == 2
+    assert "exitcode == self.APP_LOAD_ERROR" in source and "exitcode == self.WORKER_BOOT_ERROR" in source
+    assert "sys.exit(self.WORKER_BOOT_ERROR)" in inspect.getsource(Arbiter.spawn_worker)
+
+
 def test_half_a_request_is_not_taken_for_a_whole_one(server):
     body = b'{"user_id": "half", "topic": "t"}'
     head = b"POST /v1/gb/research HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (len(body) + 5)

@@ -1,11 +1,15 @@
 """The server as a process: load, its end by signals, its death, and what the next one makes of it."""
 
+import os
 import signal
+import sqlite3
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 
+import psycopg
 import pytest
 import requests
 
@@ -179,3 +183,56 @@ def test_a_kept_alive_connection_does_not_hold_up_a_stop(serve):
         assert session.get(f"{server.url}/healthz", timeout=10).status_code == 200
         server.signal(signal.SIGTERM)
         assert server.wait(15) == 0
+
+
+@contextmanager
+def connected(database_url):
+    """A connection of the test's own, with each statement a transaction."""
+    if database_url.startswith("sqlite"):
+        path = database_url.removeprefix("sqlite:///")
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            yield connection
+    else:
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            yield connection
+
+
+LOCK = {"sqlite": ["BEGIN IMMEDIATE"], "postgresql": ["BEGIN", "LOCK TABLE gb_schema IN ACCESS EXCLUSIVE MODE"]}
+
+
+def test_a_worker_that_finds_the_database_locked_is_replaced_by_another(serve, database_url):
+    server = serve()
+    with connected(database_url) as connection:
+        for statement in LOCK[database_url.partition(":")[0]]:
+            connection.execute(statement)
+        os.kill(server.worker, signal.SIGKILL)
+        server.wait_for_line("trying again: ")
+    server.wait_for_line("is ready on", count=2)
+    assert server.get("/readyz")["status"] == "ready"
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+
+
+def test_a_worker_that_finds_a_newer_database_ends_the_server(serve, database_url):
+    server = serve()
+    with connected(database_url) as connection:
+        connection.execute(
+            "INSERT INTO gb_schema SELECT version + 1, applied_at FROM gb_schema ORDER BY 1 DESC LIMIT 1"
+        )
+    os.kill(server.worker, signal.SIGKILL)
+    assert server.wait() == 1
+    assert server.count_lines("install a newer gligabao") == 1
+
+
+def test_a_worker_that_fails_while_it_loads_ends_the_server(sqlite_url, tmp_path):
+    program = (
+        "import os, sys\nfrom gligabao.config import Config\nfrom gligabao.server import serve\n"
+        "config = Config.load(None, environ=os.environ, flags={'port': int(sys.argv[2])})\n"
+        "serve(config, make_app=lambda services: 1 / 0)"
+    )
+    server = ServerProcess(tmp_path, program=["-c", program], database_url=sqlite_url)
+    try:
+        assert server.wait() == 1
+        assert server.count_lines("ZeroDivisionError: ") == 1
+    finally:
+        server.kill()

@@ -19,6 +19,7 @@ from gligabao.records import INTERRUPTED, now
 from gligabao.research.manager import Manager
 from gligabao.research.messenger import Messenger, QueueMessenger
 from gligabao.research.researcher import Shared
+from gligabao.stopping import StopOrder
 from gligabao.store.database import Database, open_database
 from gligabao.store.migrate import migrate
 from gligabao.store.node import NodeLock, node_lock_path
@@ -26,6 +27,7 @@ from gligabao.store.runs import Runs
 from gligabao.web.api import make_api
 from gligabao.web.auth import guard
 from gligabao.web.failures import MAX_BODY_BYTES, answer_errors
+from gligabao.web.long_answers import LongAnswers
 from gligabao.web.responses import Utf8Response
 
 log = logging.getLogger(__name__)
@@ -33,8 +35,8 @@ log = logging.getLogger(__name__)
 JOIN_SECONDS = 2.5
 STOP_SECONDS = 3.0
 LAST_SECONDS = 0.5
-"""A stop waits `JOIN_SECONDS` for the agents. After `STOP_SECONDS`, both counted from its begin, it no longer waits for
-a database that does not answer (but `LAST_SECONDS` at least): the next start ends the runs that are left."""
+"""A stop waits `JOIN_SECONDS` for streams, waits and agents, and up to `STOP_SECONDS` for a database that does not
+answer, both counted from its start. The database has `LAST_SECONDS` at least. The next start ends the runs left."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,17 @@ class Services:
     handlers: Handlers
     watchdog: Watchdog
     lock: NodeLock
+    long_answers: LongAnswers
+    stop_order: StopOrder
+    """What has threads of its own, in the order in which it stops."""
 
     def close(self, *, hurry: threading.Event | None = None) -> None:
-        """Stop in order: agents first, their runs stored, the database last."""
-        self.manager.begin_stop()
-        left = max(LAST_SECONDS, STOP_SECONDS - self.manager.stopping_seconds)
+        """Stop in order: what has threads first, then the runs that are left, the database last."""
+        self.stop_order.begin()
+        left = max(LAST_SECONDS, STOP_SECONDS - self.stop_order.seconds)
         with self.watchdog.deadline(left, self.db.close):
-            self.manager.stop(JOIN_SECONDS, hurry)
+            self.stop_order.join(JOIN_SECONDS, hurry)
+            self.manager.interrupt_left()
         self.watchdog.close()
         self.db.close()
         self.lock.release()
@@ -110,7 +116,18 @@ def open_services(
     )
     manager = Manager(shared)
     handlers = Handlers(config=config, db=db, runs=runs, manager=manager)
-    return Services(config, db, runs, manager, handlers, watchdog, lock)
+    long_answers = LongAnswers(threads=config.threads)
+    return Services(
+        config=config,
+        db=db,
+        runs=runs,
+        manager=manager,
+        handlers=handlers,
+        watchdog=watchdog,
+        lock=lock,
+        long_answers=long_answers,
+        stop_order=StopOrder(long_answers, manager),
+    )
 
 
 def create_app(services: Services) -> Flask:

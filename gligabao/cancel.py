@@ -110,27 +110,14 @@ class Watchdog:
     @contextmanager
     def deadline(self, seconds: float, wake: Wake) -> Iterator[None]:
         """While the block runs, `wake` is called once if it lasts longer than `seconds`."""
-        key = self._add(seconds, wake)
+        key = self.arm(seconds, wake)
         try:
             yield
         finally:
-            with self._changed:
-                self._live.discard(key)
+            self.disarm(key)
 
-    def start(self) -> None:
-        """Start the thread now, so that no later deadline can fail because the system gives no more threads."""
-        with self._changed:
-            self._ensure_thread()
-
-    def close(self) -> None:
-        """End the thread; deadlines that are still open no longer fire."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join(5)
-
-    def _add(self, seconds: float, wake: Wake) -> int:
+    def arm(self, seconds: float, wake: Wake) -> int:
+        """Have `wake` called once, in `seconds`, and return the key by which `disarm` calls that off."""
         with self._changed:
             key = next(self._keys)
             self._live.add(key)
@@ -145,6 +132,24 @@ class Watchdog:
                 self._changed.notify()
             self._sweep()
             return key
+
+    def disarm(self, key: int) -> None:
+        """Call off what `arm` returned this key for, if it has not been called yet."""
+        with self._changed:
+            self._live.discard(key)
+
+    def start(self) -> None:
+        """Start the thread now, so that no later deadline can fail because the system gives no more threads."""
+        with self._changed:
+            self._ensure_thread()
+
+    def close(self) -> None:
+        """End the thread; deadlines that are still open no longer fire."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(5)
 
     def _ensure_thread(self) -> None:
         if self._thread is None:
@@ -168,6 +173,7 @@ class Watchdog:
                 while self._due and self._due[0][0] <= now:
                     _, key, wake = heapq.heappop(self._due)
                     if key in self._live:
+                        self._live.discard(key)
                         expired.append(wake)
                 if not expired:
                     self._changed.wait(self._due[0][0] - now if self._due else None)

@@ -8,7 +8,9 @@
     ├── NotFound              404: not there, or not the caller's
     ├── Conflict              409: a limit or a state stands against it
     ├── UnsupportedMedia      415
-    ├── Unavailable           503: no model key, full, stopping, no more threads
+    ├── TooMany               429: too many answers that take long
+    ├── Unavailable           503: no model key, full, no more threads
+    │   ├── Stopping          503: the server is stopping
     │   └── StoreError        503: the database cannot be used now
     ├── RunLost               a write was refused: the run has ended, or another node owns it
     ├── Cancelled             the agent was told to stop
@@ -26,6 +28,8 @@ class GligabaoError(Exception):
     """Base of every error gligabao raises on purpose."""
 
     status = 500
+    retry_after_seconds: int | None = None
+    """When to ask again, for the header `Retry-After`; None: asking again will not help, or nobody knows when."""
 
 
 class ConfigError(GligabaoError):
@@ -66,14 +70,28 @@ class UnsupportedMedia(GligabaoError):
     status = 415
 
 
+class TooMany(GligabaoError):
+    """The server, or the user, has as many streams or waits open as there may be."""
+
+    status = 429
+    retry_after_seconds = 10
+
+
 class Unavailable(GligabaoError):
-    """The server cannot do this now; `retry_after_seconds` says when to ask again (None: it will not help)."""
+    """The server cannot do this now."""
 
     status = 503
 
     def __init__(self, message: str, *, retry_after_seconds: int | None = None) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+
+
+class Stopping(Unavailable):
+    """The server is stopping and starts nothing more."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is stopping", retry_after_seconds=10)
 
 
 class StoreError(Unavailable):

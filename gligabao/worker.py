@@ -4,12 +4,15 @@ A client must hold neither a thread nor the loop: a connection waits for its fir
 that is not complete soon after is cut, an answer that is not taken is given up, and an answered connection waits at
 the poller for its client to close.
 
+How long an answer may take is for its route to say: see `web/deadlines.py`.
+
 Private hooks used, read in gunicorn 27.0.1, of `ThreadWorker`: `accept`, `enqueue_req`, `finish_request`,
 `get_thread_pool`, `handle`, `handle_error`, `handle_exit`, `handle_quit`, `init_process`, `init_signals`,
 `murder_keepalived`, `murder_pending`, `on_client_socket_readable`, `on_pending_socket_readable`, `keepalived_conns`,
 `pending_conns`, `nr_conns`, `method_queue` and `poller`; of its connections `initialized`, `data_ready`,
-`timeout` and `close`; and `PollableMethodQueue.close`. And, read in Python 3.11 to 3.13,
-`ThreadPoolExecutor._adjust_thread_count`. tests/test_gunicorn.py tests what they do, and names the versions.
+`timeout` and `close`; `PollableMethodQueue.close`; and of the WSGI environment `gunicorn.socket`. And, read in Python
+3.11 to 3.13, `ThreadPoolExecutor._adjust_thread_count`. tests/test_gunicorn.py tests what they do, and names the
+versions.
 """
 
 import errno
@@ -36,6 +39,7 @@ from gunicorn.http.errors import InvalidHeader, UnsupportedTransferCoding
 from gunicorn.workers.gthread import PollableMethodQueue, ThreadWorker
 
 from gligabao.app import Services
+from gligabao.web import deadlines
 from gligabao.web.failures import MAX_BODY_BYTES
 
 log = logging.getLogger(__name__)
@@ -49,8 +53,6 @@ MAX_LINGERING = 500
 FIRST_BYTE_SECONDS = 5.0
 REQUEST_SECONDS = 5.0
 """A request, body included, must have come in this long after its first bytes."""
-ANSWER_SECONDS = 30.0
-"""An answer must have been made and taken this long after the request was in."""
 DRAIN_BYTES = 65_536
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 FULL_SECONDS = 60.0
@@ -125,12 +127,11 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.poller.register(conn.sock, selectors.EVENT_READ, partial(self.on_pending_socket_readable, conn))
 
     def handle(self, conn: Any) -> Any:
-        """Answer a request, unless it does not come in whole and soon, or its answer is not taken."""
-        with ExitStack() as deadline:
-            watchdog = self.app.services.watchdog
-            deadline.enter_context(watchdog.deadline(REQUEST_SECONDS, partial(_take_no_more, conn.sock)))
-            _current.deadline = deadline
-            _current.answer_deadline = watchdog.deadline(ANSWER_SECONDS, partial(_cut, conn.sock))
+        """Answer a request, unless it does not come in whole and soon, or its answer takes too long."""
+        with ExitStack() as limits:
+            _current.limits = limits
+            _current.watchdog = watchdog = self.app.services.watchdog
+            limits.enter_context(watchdog.deadline(REQUEST_SECONDS, partial(_take_no_more, conn.sock)))
             return super().handle(conn)
 
     def finish_request(self, conn: Any, fs: Any) -> None:
@@ -200,11 +201,11 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         super().handle_error(req, client, addr, exc)
 
     def watch_for_stop(self, services: Services) -> None:
-        """Take signals to stop from now on, and have the agents told at once."""
+        """Take signals to stop from now on, and have all that stops told at once."""
 
         def stop() -> None:
             self._stops.get()
-            services.manager.begin_stop()
+            services.stop_order.begin()
 
         threading.Thread(target=stop, name="stop", daemon=True).start()
         signal.signal(signal.SIGTERM, self.handle_exit)
@@ -251,11 +252,14 @@ class _RequestThreads(ThreadPoolExecutor):
 
 
 _current = threading.local()
-"""Of the thread that takes a request: `deadline`, to be closed when it is in, and `answer_deadline` for the rest."""
+"""Of the thread that takes a request: its `limits`, and the `watchdog` that keeps them."""
 
 
 class WholeRequests:
-    """The application behind a door that takes in the whole request first, so that its deadline covers the body."""
+    """The application behind a door that takes in the whole request first, so that its time limit covers the body.
+
+    From then on the time limit of the answer runs.
+    """
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -271,8 +275,8 @@ class WholeRequests:
             # A body in chunks has no length until now.
             environ |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
             environ.pop("HTTP_TRANSFER_ENCODING", None)
-        _current.deadline.close()
-        _current.deadline.enter_context(_current.answer_deadline)
+        _current.limits.close()
+        _current.limits.enter_context(_watch_answer(environ))
         answer: Iterable[bytes] = self._app(environ, start_response)
         return answer
 
@@ -282,8 +286,17 @@ def _take_no_more(connection: socket.socket) -> None:
     connection.shutdown(socket.SHUT_RD)
 
 
-def _cut(connection: socket.socket) -> None:
-    connection.shutdown(socket.SHUT_RDWR)
+def _watch_answer(environ: dict[str, Any]) -> deadlines.AnswerWatch:
+    """Put the deadline of the answer where its view finds it, and return what sees to it."""
+    environ[deadlines.ENVIRON_KEY] = deadline = deadlines.AnswerDeadline()
+    # The path only: a query string names users. WSGI has its bytes as Latin-1.
+    path = environ["PATH_INFO"].encode("latin-1").decode("utf-8", "replace")
+    return deadlines.AnswerWatch(
+        deadline,
+        watchdog=_current.watchdog,
+        connection=environ["gunicorn.socket"],
+        request=f"{environ['REQUEST_METHOD']} {path}",
+    )
 
 
 def _open_spare() -> int:

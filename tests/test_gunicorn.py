@@ -14,6 +14,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
+import gunicorn.http.wsgi
 import gunicorn.util
 import gunicorn.workers.base
 import pytest
@@ -337,6 +338,10 @@ def test_a_body_in_chunks_that_is_too_long_is_a_413(server):
 def test_a_header_of_a_client_cannot_set_variables_of_the_application(server):
     headers = {"SCRIPT_NAME": "/foo", "X-Forwarded-Proto": "https"}
     assert requests.get(f"{server.url}/healthz", headers=headers, timeout=30).status_code == 200
+
+
+def test_the_environment_has_the_connection():
+    assert '"gunicorn.socket": sock' in inspect.getsource(gunicorn.http.wsgi.default_environ)
 
 
 def test_a_worker_that_exits_with_one_of_two_codes_ends_the_master():

@@ -2,11 +2,10 @@
 
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gligabao.errors import StoreError, Unavailable
+from gligabao.errors import Stopping, StoreError, Unavailable
 from gligabao.records import INTERRUPTED, Ending, NewRun, Run, Status, StopReason, now
 from gligabao.research.messenger import close_inbox
 from gligabao.research.recorder import Recorder, store_in_the_end
@@ -16,7 +15,6 @@ from gligabao.research.team import LOST_START, Member
 log = logging.getLogger(__name__)
 
 FULL_RETRY_SECONDS = 30
-STOPPING_RETRY_SECONDS = 10
 NO_INBOX = "the message system failed"
 NO_THREAD = "the server could not start a thread for this research"
 
@@ -40,7 +38,6 @@ class Manager:
         """A start failed, and may be stored all the same."""
         self._looking = False
         self._stopping = False
-        self._stop_began = 0.0
 
     @property
     def working(self) -> int:
@@ -52,11 +49,6 @@ class Manager:
     def stopping(self) -> bool:
         """Whether the server is about to leave and starts nothing more."""
         return self._stopping
-
-    @property
-    def stopping_seconds(self) -> float:
-        """How long ago the stop began."""
-        return time.monotonic() - self._stop_began if self._stopping else 0.0
 
     def start(self, *, user_id: str, topic: str, max_steps: int, model: str) -> Run:
         """Record a research, start its agent on a thread of its own and return the run.
@@ -117,29 +109,18 @@ class Manager:
     def begin_stop(self) -> None:
         """Start nothing more, and tell every agent to stop. Returns at once."""
         with self._lock:
-            if not self._stopping:
-                self._stopping = True
-                self._stop_began = time.monotonic()
+            self._stopping = True
             researchers = [researcher for researcher, _ in self._researchers.values()]
         for researcher in researchers:
             researcher.member.cancel.set(INTERRUPTED)
 
-    def join(self, seconds: float, hurry: threading.Event | None = None) -> bool:
-        """Wait until every agent has ended, until `seconds` after the stop began or `hurry`; tell whether all have."""
-        deadline = self._stop_began + seconds
+    def join(self, seconds: float) -> bool:
+        """Wait up to `seconds` for every agent to end, and tell whether all have."""
         with self._lock:
-            while self._researchers or self._starting:
-                left = deadline - time.monotonic()
-                if left <= 0 or (hurry is not None and hurry.is_set()):
-                    return False
-                # In slices: whoever sets `hurry` is a signal handler, which must not take our lock.
-                self._idle.wait(min(left, 0.05))
-        return True
+            return self._idle.wait_for(lambda: not (self._researchers or self._starting), seconds)
 
-    def stop(self, seconds: float, hurry: threading.Event | None = None) -> None:
-        """Stop all agents within `seconds`, and end the runs of those that did not make it as interrupted."""
-        self.begin_stop()
-        self.join(seconds, hurry)
+    def interrupt_left(self) -> None:
+        """End the runs of agents that did not stop in time as interrupted, and give up what waits for the database."""
         self._shared.closing.set()
         # Also when all agents have ended: the end of one may not have been stored.
         try:
@@ -150,13 +131,19 @@ class Manager:
         if left:
             log.warning("ended %d runs whose agents did not stop in time", len(left))
 
+    def stop(self, seconds: float) -> None:
+        """Stop all agents within `seconds`, and end the runs of those that did not make it."""
+        self.begin_stop()
+        self.join(seconds)
+        self.interrupt_left()
+
     @contextmanager
     def _place(self) -> "Iterator[_Place]":
         """Hold a place among the agents at work while one is started."""
         place = _Place()
         with self._lock:
             if self._stopping:
-                raise Unavailable("the server is stopping", retry_after_seconds=STOPPING_RETRY_SECONDS)
+                raise Stopping
             limit = self._shared.config.max_working
             if len(self._researchers) + sum(not one.is_taken for one in self._starting) >= limit:
                 raise Unavailable(

@@ -30,7 +30,7 @@ def _answer_ours(error: GligabaoError) -> Response:
     if error.status >= 500 and not isinstance(error, Unavailable):
         return _answer_fault(error)
     response = _answer(error.status, str(error))
-    if isinstance(error, Unavailable) and error.retry_after_seconds is not None:
+    if error.retry_after_seconds is not None:
         response.headers["Retry-After"] = str(error.retry_after_seconds)
     if error.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import pytest
 import requests
 
-from gligabao.worker import ANSWER_SECONDS
+from gligabao.web.deadlines import ANSWER_SECONDS
 from tests.process import ServerProcess
 from tests.site import Site
 

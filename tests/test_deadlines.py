@@ -4,14 +4,16 @@ import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 import requests
 from flask import Flask, request
 
-from gligabao.web.deadlines import AnswerDeadline, AnswerWatch, deadline_of
+from gligabao.web import deadlines
+from gligabao.web.deadlines import AnswerDeadline, AnswerWatch, _count_bytes, deadline_of
 from tests.slow_server import deaf_client, get, slow_server
+from tests.teams import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +149,38 @@ def connected():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with socket.create_connection(listener.getsockname()) as theirs, listener.accept()[0] as ours:
             yield ours, theirs
+
+
+def test_acknowledged_and_waiting_bytes_are_counted():
+    """This reads a field of the kernel's at its place."""
+    with connected() as (ours, _):
+        ours.sendall(bytes(1000))
+        wait_until(lambda: _count_bytes(ours) == (1000, 0), "1,000 bytes acknowledged")
+        sent = 1000 + fill(ours)
+        # The two are read one after the other, so an acknowledgement may come in between.
+        wait_until(lambda: sum(_count_bytes(ours)) == sent, "the same count from both")
+        assert _count_bytes(ours)[1] > 0
+
+
+def fill(connection):
+    """Send until nothing more goes out, and return how many bytes were sent."""
+    connection.setblocking(False)
+    sent = 0
+    with suppress(BlockingIOError):
+        while True:
+            sent += connection.send(bytes(65_536))
+    return sent
+
+
+def test_a_client_that_went_away_is_noticed_while_the_view_waits(watchdog, monkeypatch):
+    monkeypatch.setattr(deadlines, "CLIENT_SECONDS", 0.5)
+    with connected() as (ours, _):
+        deadline, told = AnswerDeadline(), threading.Event()
+        deadline.allow_stream()
+        fill(ours)
+        watch = AnswerWatch(deadline, watchdog=watchdog, connection=ours, request="GET /")
+        with watch, deadline.waking(told.set):
+            assert told.wait(30)
 
 
 def test_an_answer_that_is_out_is_not_cut(watchdog):

@@ -75,6 +75,12 @@ def test_every_query_says_what_it_is_for(db):
         assert re.match(r"-- [A-Z]", query.text), query.name
 
 
+def test_every_fragment_says_what_it_is_for():
+    for file in data_dir("sql").glob("**/*.sql"):
+        for heading in re.finditer(r"^-- fragment: (.+)\n(.*)", file.read_text(encoding="utf-8"), re.MULTILINE):
+            assert re.match(r"-- [A-Z]", heading[2]), f"{file}: {heading[1]}"
+
+
 def test_rows_are_found_by_an_index_and_come_out_of_it_in_order(db, connection):
     if db.dialect == "postgres":
         connection.execute(FILL)

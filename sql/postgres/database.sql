@@ -1,23 +1,23 @@
 -- name: find_schema_table
--- Was this database ever migrated? to_regclass would answer from a cache that knows nothing of a table that another
--- node made while this one waited for lock_schema.
+-- Was this database ever migrated? Not by to_regclass: its cache may miss a table that another node made while this one
+-- waited for lock_schema.
 SELECT tablename AS name FROM pg_catalog.pg_tables WHERE schemaname = current_schema() AND tablename = 'gb_schema';
 
 -- name: lock_schema
--- Two nodes that start at once migrate one after the other. One of them may wait for long: without the time limit.
+-- Two nodes that start at once migrate one after the other. The second may wait long, so it has no time limit.
 SELECT set_config('lock_timeout', '0', true), pg_advisory_xact_lock(724061, 0);
 
 -- name: lock_start
--- Each start holds it until it has come out, so that list_starts shows it, and lock_starts waits for it.
+-- Each start holds this lock until it is committed or rolled back: list_starts shows it, and lock_starts waits for it.
 SELECT pg_advisory_xact_lock_shared(724063, hashtext(:owner));
 
 -- name: lock_start_of_user
--- The same, and: counting what a user has at work and adding to it must not be done by two at once.
+-- The same, and a lock on the user: two starts must not count what the user has at work and add to it at once.
 SELECT pg_advisory_xact_lock_shared(724063, hashtext(:owner)), pg_advisory_xact_lock(724062, hashtext(:user_id));
 
 -- name: list_starts
--- The transactions of the starts of that owner that are under way. One whose client is gone may still be committed, much
--- later. Read, and not waited for with a lock: all starts after it would wait behind that.
+-- The starts of that owner that are under way. One whose client is gone may still be committed, much later. This only
+-- reads: all later starts would queue behind a lock that waits.
 SELECT virtualtransaction AS start FROM pg_locks
 WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND classid = 724063 AND objid = CAST(hashtext(:owner) AS oid);

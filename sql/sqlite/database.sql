@@ -15,9 +15,9 @@ SELECT :owner AS locked;
 SELECT :owner AS locked, :user_id AS user_id;
 
 -- name: lock_starts
--- Nothing to do: a start has come out before another transaction begins.
+-- Nothing to do: a start is over before another transaction begins.
 SELECT :owner AS locked;
 
 -- name: list_starts
--- None: a start has come out before anything is read after it.
+-- None: a start is over before a later query reads.
 SELECT :owner AS start WHERE 0;

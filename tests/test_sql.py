@@ -1,11 +1,14 @@
-"""The queries in `sql/`: each is understood by its database, says what it is for, and finds its rows by an index."""
+"""The queries in `sql/`: each is valid, says what it is for, is used, and finds its rows by an index."""
 
+import ast
 import re
 import sqlite3
+from pathlib import Path
 
 import psycopg
 import pytest
 
+import gligabao
 from gligabao.resources import data_dir
 from gligabao.store.database import sqlite_path
 from gligabao.store.queries import load_queries
@@ -32,7 +35,13 @@ INDEXES = {
     "list_runs_by_status": f"{RUNS}_status",
     "lock_running": f"{RUNS}_running",
 }
-"""By which index each query that must stay quick with a million runs finds its rows."""
+"""The index by which each query that must stay quick with a million runs finds its rows."""
+
+CALLS = {"execute", "fetch_one", "fetch_all"}
+"""The methods of a database and a transaction whose first argument is the name of a query."""
+
+DRIVERS = {"sqlite.py", "postgres.py", "transaction.py"}
+"""The modules of `store` that define these methods, and call those of a driver, which take SQL."""
 
 # 20,000 runs of 50 users, 10 of the runs at work; every fourth is a sub-agent. Postgres plans by what is in the tables.
 FILL = f"""
@@ -79,6 +88,25 @@ def test_every_fragment_says_what_it_is_for():
     for file in data_dir("sql").glob("**/*.sql"):
         for heading in re.finditer(r"^-- fragment: (.+)\n(.*)", file.read_text(encoding="utf-8"), re.MULTILINE):
             assert re.match(r"-- [A-Z]", heading[2]), f"{file}: {heading[1]}"
+
+
+def query_arguments(file):
+    """Return the first argument of each call that may name a query."""
+    calls = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    return [call.args[0] for call in calls if getattr(call.func, "attr", "") in CALLS and call.args]
+
+
+def test_every_query_is_used_and_every_name_is_literal():
+    store = Path(gligabao.__path__[0]) / "store"
+    names = {query.name for dialect in ("sqlite", "postgres") for query in load_queries(dialect)}
+    used = set()
+    for file in store.parent.rglob("*.py"):
+        for argument in query_arguments(file):
+            name = argument.value if isinstance(argument, ast.Constant) else None
+            if file.parent != store or file.name not in DRIVERS:
+                assert name in names, f"{file}:{argument.lineno}: not the name of a query: {ast.unparse(argument)}"
+            used.add(name)
+    assert names <= used, "these queries are not used"
 
 
 def test_rows_are_found_by_an_index_and_come_out_of_it_in_order(db, connection):

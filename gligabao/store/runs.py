@@ -148,19 +148,23 @@ class Runs:
         self, *, user_id: str, status: Status | None, parent_id: int | None, before: int | None, limit: int
     ) -> list[Run]:
         """Return the runs of the user, newest first: at most `limit`, with ids below `before`."""
-        query = "list_runs"
-        params: dict[str, Value] = {
+        page: dict[str, Value] = {
             "user_id": user_id,
             "before": _MAX_ID if before is None else min(max(before, 0), _MAX_ID),
             "limit": limit,
         }
-        if parent_id is not None:
-            if not 0 < parent_id <= _MAX_ID:
-                return []
-            query, params["parent_id"] = "list_children", parent_id
-        if status is not None:
-            query, params["status"] = f"{query}_by_status", status
-        return [_run(row) for row in self._db.fetch_all(query, **params)]
+        if parent_id is not None and not 0 < parent_id <= _MAX_ID:
+            return []
+        match parent_id, status:
+            case None, None:
+                rows = self._db.fetch_all("list_runs", **page)
+            case None, _:
+                rows = self._db.fetch_all("list_runs_by_status", status=status, **page)
+            case _, None:
+                rows = self._db.fetch_all("list_children", parent_id=parent_id, **page)
+            case _:
+                rows = self._db.fetch_all("list_children_by_status", parent_id=parent_id, status=status, **page)
+        return [_run(row) for row in rows]
 
     def list_started(self, parent_id: int, *, owner: str) -> list[Run]:
         """Return the sub-agents of a run of that owner, oldest first.
@@ -214,17 +218,7 @@ def _insert_run(tx: Transaction, new: NewRun, owner: str) -> Run:
 
 def _save_states(tx: Transaction, run_id: int, states: Sequence[State]) -> None:
     for state in states:
-        tx.execute(
-            "save_state",
-            run_id=run_id,
-            seq=state.seq,
-            step=state.step,
-            state=state.state,
-            detail=state.detail,
-            error=state.error,
-            started_at=state.started_at,
-            finished_at=state.finished_at,
-        )
+        tx.execute("save_state", run_id=run_id, **state.as_json())
 
 
 def _figures(totals: Totals) -> dict[str, Value]:

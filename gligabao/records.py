@@ -1,7 +1,7 @@
-"""What gligabao keeps of a research, as plain frozen values: runs, states, usage.
+"""What gligabao keeps of a research, as plain frozen values: runs, states, usage, and the news of a change.
 
-Times are text in UTC with milliseconds, `2026-11-01T10:00:00.120Z`: what REST answers, and sorted as text is
-sorted in time.
+Times are text in UTC with milliseconds, `2026-11-01T10:00:00.120Z`, as REST answers them. Sorted as text, they are in
+order of time.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ class StopReason(StrEnum):
 
 
 def now() -> str:
-    """Return the time, UTC with milliseconds, as it is stored and answered."""
+    """Return the current time as it is stored and answered."""
     return format_time(datetime.fromtimestamp(_clock(), UTC))
 
 
@@ -65,7 +65,7 @@ _clock: Callable[[], float] = time.time
 
 @contextmanager
 def other_clock(seconds: Callable[[], float]) -> Iterator[None]:
-    """While the block runs, `now` reads this clock (seconds since 1970): for tests in which the clock is set."""
+    """Make `now` read this clock (seconds since 1970) while the block runs: for tests that set the clock."""
     global _clock
     before, _clock = _clock, seconds
     try:
@@ -92,7 +92,7 @@ class State:
     started_at: str
     error: str = ""
     finished_at: str | None = None
-    """None for the state that the run is in."""
+    """None while the run is in this state."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the state as REST answers it."""
@@ -109,10 +109,10 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What model calls used, and what that cost."""
+    """What model calls used, and what they cost."""
 
     input_tokens: int = 0
-    """The whole prompt: uncached, written to and read from the cache together."""
+    """The whole prompt: uncached tokens, cache writes and cache reads."""
     output_tokens: int = 0
     cost_usd: Decimal | None = Decimal(0)
     """None when the model has no known price."""
@@ -154,7 +154,7 @@ class NewRun:
     model: str
     max_steps: int
     priced: bool
-    """Whether the model has a known price: without one `cost_usd` is null from the start."""
+    """Whether the model has a known price. Without one, `cost_usd` is null from the start."""
     parent_id: int | None = None
     name: str = ""
     reason: str = ""
@@ -191,3 +191,25 @@ class Run:
         if states is not None:
             answer["states"] = [state.as_json() for state in states]
         return answer
+
+
+@dataclass(frozen=True, slots=True)
+class RunChanged:
+    """News of one run, announced in this process when a write to it has been committed."""
+
+    run_id: int
+    status: Status
+    user_id: str | None = None
+    """Known at the start and at the end of a run; None for progress."""
+    stop_reason: StopReason | None = None
+    """Why the run ended; None while it is at work."""
+    states: tuple[State, ...] = ()
+    """The states as written, oldest first; one that was saved before may be among them. An end that the agent did not
+    write itself brings none: read them from the database."""
+    totals: Totals | None = None
+    """The figures so far; None where the write did not bring any."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this is the end of the run."""
+        return self.status is not Status.RUNNING

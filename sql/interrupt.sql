@@ -16,7 +16,7 @@ status = 'running' AND finished_at IS NOT NULL
 
 -- name: lock_running
 -- The runs of a dead node. Without an order, for which SQLite would read the whole table.
-SELECT id
+SELECT id, user_id
 FROM gb_agent_research_runs
 WHERE {of_owner};
 
@@ -29,7 +29,7 @@ WHERE {of_owner};
 -- name: lock_subtree
 -- Those of a run and its sub-agents that are at work.
 WITH RECURSIVE {below}
-SELECT id
+SELECT id, user_id
 FROM gb_agent_research_runs
 WHERE status = 'running' AND owner = :owner AND id IN (SELECT id FROM below);
 

@@ -54,11 +54,12 @@ VALUES (:run_id, :seq, :step, :state, :detail, :error, :started_at, :finished_at
 {end_once};
 
 -- name: end_run
--- The fence again. After this no query changes the run.
+-- The fence again. After this no query changes the run. Returns its user for the announcement of the end.
 UPDATE gb_agent_research_runs
 SET status = :status, state = :state, {figures}, report = :report, error = :error,
     stop_reason = :stop_reason, finished_at = :finished_at
-WHERE {fence};
+WHERE {fence}
+RETURNING user_id;
 
 -- name: get_run
 -- One run, if it is this user's.

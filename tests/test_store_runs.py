@@ -212,7 +212,7 @@ def test_only_the_owner_writes(runs):
     run = start(runs)
     before = read(runs, run)
     for write in (save, end):
-        with pytest.raises(RunLost, match=f"run {run.id} has ended, or is another node's"):
+        with pytest.raises(RunLost, match=f"run {run.id} has ended, or belongs to another node"):
             write(runs, run, starting(run, T0), terminal(2, T0), owner="node-2", totals=Totals(steps=9))
     assert read(runs, run) == before
 

@@ -1,15 +1,17 @@
 """Runs and their states: `gb_agent_research_runs` and `gb_agent_research_states`.
 
 Owns the two rules that keep them true whatever dies: the fence (only the owner of a run writes to it, and only while
-it is at work) and the end that never changes again. When to write, and what to do when it fails, is left to `research`.
+it is at work) and the end that never changes again. Every write of a run passes here, so this is also where changes are
+announced. When to write, and what to do when a write fails, is left to `research`.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gligabao import records
 from gligabao.errors import Conflict, RunLost
-from gligabao.records import Ending, NewRun, Run, State, StateName, Status, StopReason, Totals
+from gligabao.records import Ending, NewRun, Run, RunChanged, State, StateName, Status, StopReason, Totals
+from gligabao.store.announcer import Announcer, Listener
 from gligabao.store.database import Database
 from gligabao.store.transaction import Row, StoreConflict, Transaction, Value
 
@@ -22,14 +24,26 @@ class Runs:
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self._announcer = Announcer()
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call the listener after every commit that changed a run, and return the function that ends this.
+
+        It is called on the thread that wrote: it must be quick and must not raise. It may read from the database, and
+        finds at least what it was told. Changes of one run that two threads wrote may be told in either order: the
+        end of a run is its end, whatever comes after it. What other processes write is not announced, nor is a write
+        that failed because its answer was lost, though it may be stored: those who must know look from time to time.
+        """
+        return self._announcer.listen(listener)
 
     def start_run(self, new: NewRun, *, owner: str, max_working: int) -> Run:
         """Record a run and its first state, and return the run.
 
-        Raises `Conflict` when the user has `max_working` researches at work already (a sub-agent is not counted and
-        not refused), or when the parent has spawned a sub-agent of that name before; `RunLost` when the parent has
-        ended.
+        Raises `Conflict` when the user already has `max_working` researches at work (a sub-agent is neither counted
+        nor refused), or when the parent already has a sub-agent of that name; `RunLost` when the parent has ended.
         """
+        created_at = records.now()
+        first = State(seq=1, state=StateName.STARTING, step=0, detail="", started_at=created_at)
         try:
             with self._db.transaction() as tx:
                 if new.parent_id is None:
@@ -39,15 +53,18 @@ class Runs:
                     tx.fetch_one("lock_start", owner=owner)
                     if not tx.fetch_one("lock_parent", id=new.parent_id, owner=owner):
                         raise RunLost(_lost(new.parent_id))
-                return _insert_run(tx, new, owner)
+                run = _insert_run(tx, new, owner, created_at)
+                _save_states(tx, run.id, [first])
         except StoreConflict:
             raise Conflict(f'there is a sub-agent "{new.name}" already: choose another name') from None
+        self._announcer.announce(RunChanged(run.id, run.status, run.user_id, states=(first,), totals=Totals()))
+        return run
 
     def save_progress(self, run_id: int, *, owner: str, states: Sequence[State], totals: Totals) -> None:
         """Store the states entered or ended, and the figures of the run so far.
 
-        May be called again with the same after a failure: what is stored already stays as it is. Raises `RunLost`
-        when the run has ended or has another owner.
+        Safe to call again with the same states after a failure: what is already stored stays as it is. Raises
+        `RunLost` when the run has ended or has another owner.
         """
         figures = {**_figures(totals), "state": states[-1].state if states else None}
         if self._db.dialect == "postgres":
@@ -67,12 +84,13 @@ class Runs:
                     _save_states(tx, run_id, states)
         if not saved:
             raise RunLost(_lost(run_id))
+        self._announcer.announce(RunChanged(run_id, Status.RUNNING, states=tuple(states), totals=totals))
 
     def end_run(self, run_id: int, *, owner: str, states: Sequence[State], totals: Totals, ending: Ending) -> None:
         """Store how the run ended; the last of `states` is the terminal one. Raises `RunLost` as `save_progress`."""
         last = states[-1]
         with self._db.transaction() as tx:
-            ended = tx.execute(
+            row = tx.fetch_one(
                 "end_run",
                 id=run_id,
                 owner=owner,
@@ -84,48 +102,54 @@ class Runs:
                 finished_at=last.finished_at,
                 **_figures(totals),
             )
-            if not ended:
+            if not row:
                 raise RunLost(_lost(run_id))
             _save_states(tx, run_id, states)
+        self._announcer.announce(
+            RunChanged(run_id, ending.status, row["user_id"], ending.stop_reason, tuple(states), totals)
+        )
 
     def list_starts(self, *, owner: str) -> set[str]:
-        """Return the starts of that owner that are under way in the database now, whoever waits for their answers.
+        """Return the starts of that owner that the database is working on now, even if nobody waits for the answer.
 
-        What was answered with an error may be stored later, for as long as it is among them.
+        As long as a start is among them, it may still be stored, even if its answer was an error.
         """
         return {row["start"] for row in self._db.fetch_all("list_starts", owner=owner)}
 
     def await_starts(self, *, owner: str) -> None:
-        """Return when no start of that owner is under way any more: for an owner that is dead, since new ones wait too.
+        """Wait until no start of that owner is under way. Only for a dead owner: new starts wait meanwhile.
 
-        Raises `StoreError` when one takes longer than a minute.
+        Raises `StoreError` when this takes longer than a minute.
         """
         with self._db.transaction(patient=True) as tx:
             tx.fetch_one("lock_starts", owner=owner)
 
     def interrupt_runs(self, *, owner: str | None, error: str, at: str) -> list[int]:
-        """End all that is at work at that owner (None: at any) as failed, and return the ids.
+        """End all runs at work of that owner (None: of all owners) as failed, and return their ids.
 
-        `at` is the time of it; a tree of agents that did something later than that, by its clock, ends later.
+        They end at `at`, or later if an agent of the tree did something later by its own clock.
         """
         with self._db.transaction() as tx:
-            ids = sorted(row["id"] for row in tx.fetch_all("lock_running", owner=owner))
-            if ids:
+            rows = tx.fetch_all("lock_running", owner=owner)
+            if rows:
                 tx.execute("mark_interrupted", owner=owner, at=at)
                 _end_marked(tx, error, StopReason.INTERRUPTED)
-        return ids
+        return self._announce_failed(rows, StopReason.INTERRUPTED)
 
     def end_subtree(self, run_id: int, *, owner: str, error: str, stop_reason: StopReason, at: str) -> list[int]:
-        """End the run and all below it that are still at work as failed, and return their ids. Times as above."""
+        """End the run and its sub-agents of all generations that are still at work, as failed; return their ids.
+
+        Times are as in `interrupt_runs`.
+        """
         with self._db.transaction() as tx:
-            ids = sorted(row["id"] for row in tx.fetch_all("lock_subtree", run_id=run_id, owner=owner))
-            if ids:
+            rows = tx.fetch_all("lock_subtree", run_id=run_id, owner=owner)
+            if rows:
                 tx.execute("mark_subtree", run_id=run_id, owner=owner, at=at)
                 _end_marked(tx, error, stop_reason)
-        return ids
+        return self._announce_failed(rows, stop_reason)
 
     def get_run(self, run_id: int, *, user_id: str) -> Run | None:
-        """Return the run, None when there is none or it is another user's."""
+        """Return the run, None when there is none or it belongs to another user."""
         if not 0 < run_id <= _MAX_ID:
             return None
         row = self._db.fetch_one("get_run", id=run_id, user_id=user_id)
@@ -134,7 +158,7 @@ class Runs:
     def get_run_with_states(
         self, run_id: int, *, user_id: str, states_after: int = 0
     ) -> tuple[Run, list[State]] | None:
-        """Return the run and its states beyond that `seq`, both of the same moment."""
+        """Return the run and its states after that `seq`, both as of the same moment."""
         if not 0 < run_id <= _MAX_ID:
             return None
         after = min(max(states_after, 0), _MAX_ID)
@@ -169,15 +193,22 @@ class Runs:
     def list_started(self, parent_id: int, *, owner: str) -> list[Run]:
         """Return the sub-agents of a run of that owner, oldest first.
 
-        Raises `StoreError` at once while a start of one is under way in the database, whoever waits for its answer.
+        Raises `StoreError` at once while the database is still working on a start of one.
         """
         with self._db.transaction() as tx:
             tx.fetch_one("lock_parent_now", id=parent_id, owner=owner)  # as each start of a sub-agent holds it
             return [_run(row) for row in tx.fetch_all("list_started", parent_id=parent_id)]
 
     def list_running(self, *, owner: str) -> list[Run]:
-        """Return the runs that owner has at work, oldest first."""
+        """Return the runs that the owner has at work, oldest first."""
         return [_run(row) for row in self._db.fetch_all("list_running", owner=owner)]
+
+    def _announce_failed(self, rows: Sequence[Row], stop_reason: StopReason) -> list[int]:
+        """Announce the ends of these runs, the sub-agents before their parents, and return the ids."""
+        users = {row["id"]: row["user_id"] for row in rows}
+        for run_id in sorted(users, reverse=True):
+            self._announcer.announce(RunChanged(run_id, Status.FAILED, users[run_id], stop_reason))
+        return sorted(users)
 
 
 def _check_limit(tx: Transaction, user_id: str, max_working: int) -> None:
@@ -195,8 +226,7 @@ def _end_marked(tx: Transaction, error: str, stop_reason: StopReason) -> None:
     tx.execute("end_interrupted", error=error, stop_reason=stop_reason)
 
 
-def _insert_run(tx: Transaction, new: NewRun, owner: str) -> Run:
-    created_at = records.now()
+def _insert_run(tx: Transaction, new: NewRun, owner: str, created_at: str) -> Run:
     row = tx.fetch_one(
         "insert_run",
         user_id=new.user_id,
@@ -211,8 +241,6 @@ def _insert_run(tx: Transaction, new: NewRun, owner: str) -> Run:
         created_at=created_at,
     )
     assert row is not None  # RETURNING gives the row that was inserted
-    first = State(seq=1, state=StateName.STARTING, step=0, detail="", started_at=created_at)
-    _save_states(tx, row["id"], [first])
     return _run(row)
 
 
@@ -249,4 +277,4 @@ def _state(row: Row) -> State:
 
 
 def _lost(run_id: int) -> str:
-    return f"run {run_id} has ended, or is another node's"
+    return f"run {run_id} has ended, or belongs to another node"

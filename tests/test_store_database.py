@@ -64,8 +64,8 @@ def all_messages(error):
         ("sqlite:///:memory:", "needs a file"),
         ("sqlite:///x.db?mode=ro", "takes no options"),
         ("sqlite:////no/such/folder/x.db", "there is no folder /no/such/folder"),
-        ("postgresql://ann:canary@[host/db", "no valid postgresql:// address"),
-        ("postgresql://ann:canary@host/db?colour=blue", "no valid postgresql:// address"),
+        ("postgresql://ann:canary@[host/db", "not a valid postgresql:// address"),
+        ("postgresql://ann:canary@host/db?colour=blue", "not a valid postgresql:// address"),
     ],
 )
 def test_a_bad_address_is_refused_without_its_password(url, fault):
@@ -405,7 +405,7 @@ def test_writes_that_wait_for_the_same_process_fail_together(sqlite_url, monkeyp
         with another_writer(sqlite_url):
             waiting = [pool.submit(insert, db, user_id=f"u{number}") for number in range(60)]
             for use in waiting:  # one after the other they would wait for a minute
-                with pytest.raises(StoreError, match="another process writes to the database") as failure:
+                with pytest.raises(StoreError, match="another process keeps the database locked") as failure:
                     use.result(20)
                 assert failure.value.retry_after_seconds
             assert running(db) == 0

@@ -106,7 +106,7 @@ def test_two_that_start_at_once_migrate_once(database_url):
 def test_a_gap_in_the_numbers_is_refused(newer):
     migrations = newer / "sqlite" / "migrations"
     (migrations / "0099_later.sql").write_text("SELECT 1;")
-    with pytest.raises(QueryError, match=r"0099_later\.sql: the migration at this place must be named"):
+    with pytest.raises(QueryError, match=r"0099_later\.sql: the next migration must be named"):
         read_migrations(newer, "sqlite")
 
 

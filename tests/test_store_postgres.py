@@ -24,7 +24,7 @@ def latin_url(postgres_server):
 def test_a_database_that_cannot_hold_all_texts_is_refused(latin_url):
     parts, name = latin_url
     host = f"host={parts['host']}&port={parts.get('port', '')}&user={parts.get('user', '')}"
-    with pytest.raises(ConfigError, match="the database has the encoding LATIN1: make one with ENCODING 'UTF8'"):
+    with pytest.raises(ConfigError, match="the database has the encoding LATIN1: create one with ENCODING 'UTF8'"):
         open_database(f"postgresql:///{name}?{host}")
 
 

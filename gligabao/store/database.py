@@ -1,10 +1,10 @@
-"""The database: opened by its URL, and used in the same way whichever it is.
+"""The database: opened by its URL, and used in the same way on SQLite and Postgres.
 
     with db.transaction() as tx:      # the way to write
         tx.execute("end_run", id=7, ...)
     db.fetch_all("list_runs", user_id="u1", ...)
 
-Owns the URL. The queries are named in `sql/`; what they mean is left to the modules with the tables' names.
+Owns the URL. The queries are in `sql/`; the modules named after the tables know what they mean.
 """
 
 from contextlib import AbstractContextManager
@@ -22,29 +22,29 @@ _POSTGRES = "postgresql://"
 
 
 class Database(Protocol):
-    """What both databases offer. Safe to share between threads; errors of the driver come as `StoreError`."""
+    """What both databases offer. Safe to share between threads. Driver errors are raised as `StoreError`."""
 
     @property
     def dialect(self) -> Dialect:
-        """Which of the two it is."""
+        """Which of the two databases this is."""
 
     def transaction(self, *, patient: bool = False) -> AbstractContextManager[Transaction]:
         """Write: what the block does is stored when it ends, and undone when it raises.
 
-        A server that stops answering fails it after ten seconds, unless it is `patient`, as migrations are.
+        It fails when the server does not answer for ten seconds, unless it is `patient`, as migrations are.
         """
 
     def execute(self, name: str, /, **params: Value) -> int:
-        """Write with one query, a transaction of its own, and return how many rows it touched."""
+        """Write with one query in its own transaction, and return how many rows it touched."""
 
     def snapshot(self) -> AbstractContextManager[Transaction]:
-        """Read: all queries of the block see the same state of the database."""
+        """Read: all queries in the block see the same state of the database."""
 
     def fetch_one(self, name: str, /, **params: Value) -> Row | None:
-        """Return the first row of the query, None when there is none."""
+        """Return the first row, None when there is none."""
 
     def fetch_all(self, name: str, /, **params: Value) -> list[Row]:
-        """Return all rows of the query."""
+        """Return all rows."""
 
     def ping(self) -> None:
         """Raise `StoreError` unless the database answers."""
@@ -56,8 +56,8 @@ class Database(Protocol):
 def open_database(url: str, *, pool_size: int = 10) -> Database:
     """Return the database at `sqlite:///file.db`, `sqlite:////folder/file.db` or `postgresql://user@host/name`.
 
-    `pool_size` bounds the connections that read; a few more write. Raises `ConfigError` for a URL or a place that
-    cannot be used, `StoreError` when the server does not answer. Neither shows a password.
+    `pool_size` limits the connections that read; a few more write. Raises `ConfigError` for a URL or a file that cannot
+    be used, `StoreError` when the server does not answer. Neither message shows a password.
     """
     if url.startswith(_POSTGRES):
         return PostgresDatabase(url, pool_size=pool_size)
@@ -65,17 +65,17 @@ def open_database(url: str, *, pool_size: int = 10) -> Database:
 
 
 def is_sqlite(url: str) -> bool:
-    """Tell whether the URL means a file."""
+    """Return whether the URL names an SQLite file."""
     return url.startswith(_SQLITE)
 
 
 def sqlite_path(url: str) -> Path:
-    """Return the file that an SQLite URL names, as an absolute path: what follows `sqlite:///`, as it stands."""
+    """Return the file that an SQLite URL names, as an absolute path: whatever follows `sqlite:///`, unescaped."""
     if not is_sqlite(url):
         raise ConfigError("database_url must begin with sqlite:/// or postgresql://")
     name = url.removeprefix(_SQLITE)
     if not name or name == ":memory:":
         raise ConfigError("database_url: SQLite needs a file, as in sqlite:///gligabao.db")
     if "?" in name or "\0" in name:
-        raise ConfigError("database_url: an SQLite address takes no options: leave out what begins with ?")
+        raise ConfigError("database_url: an SQLite address takes no options: remove the ? and what follows it")
     return Path(name).resolve()

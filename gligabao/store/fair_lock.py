@@ -12,10 +12,10 @@ CLOSED = "the database is closed"
 
 
 class FairLock:
-    """A lock that is given to those who wait in the order they came, so that nobody starves.
+    """A lock that goes to its waiters in the order they came, so that nobody starves.
 
-    `_lock` guards the queue, the holder and whether it is closing. Who lets go names the next holder, so a
-    late-comer cannot slip in.
+    `_lock` guards the queue, the holder and whether the lock is closing. The thread that releases the lock names the
+    next holder, so a late-comer cannot slip in.
     """
 
     def __init__(self) -> None:
@@ -25,17 +25,17 @@ class FairLock:
         self._closing = False
 
     def __len__(self) -> int:
-        """How many wait."""
+        """How many threads wait."""
         return len(self._queue)
 
     @property
     def is_closing(self) -> bool:
-        """Whether only `hold_last` still gets the lock."""
+        """Whether the lock is now refused to all but `hold_last`."""
         return self._closing
 
     @contextmanager
     def hold(self, wait_seconds: float) -> Iterator[None]:
-        """Run the block alone. Raise `StoreError` if the lock does not come in time, or is closing."""
+        """Run the block with the lock held. Raise `StoreError` if the lock is not free in time, or is closing."""
         self._take(wait_seconds)
         try:
             yield
@@ -44,7 +44,7 @@ class FairLock:
 
     @contextmanager
     def hold_last(self, wait_seconds: float) -> Iterator[None]:
-        """Like `hold`, but close the lock first: every other waiter, now and later, is refused."""
+        """Like `hold`, but close the lock first: all other waiters are refused, now and later."""
         with self._lock:
             if not self._closing:
                 self._closing = True
@@ -56,9 +56,9 @@ class FairLock:
             self._give_up()
 
     def refuse_waiting(self, reason: str) -> None:
-        """Let all who wait now raise `StoreError` at once. A later `hold` waits again."""
+        """Make all current waiters raise `StoreError` at once. A later `hold` waits again."""
         with self._lock:
-            if not self._closing:  # those who wait for a last turn are never refused
+            if not self._closing:  # those in `hold_last` are never refused
                 self._refuse_queue(reason)
 
     def _refuse_queue(self, reason: str) -> None:
@@ -95,7 +95,7 @@ class FairLock:
                 self._queue.remove(waiter)
                 return
         if not waiter.refusal:
-            self._give_up()  # named as holder at the very moment that it gave up waiting
+            self._give_up()  # it was named holder just as it gave up waiting
 
     def _give_up(self) -> None:
         with self._lock:
@@ -111,6 +111,6 @@ class _Waiter:
     def __init__(self, thread: int) -> None:
         self.thread = thread
         self.refusal = ""
-        """Why it gets no turn; "" when it is named as holder."""
+        """Why it does not get the lock; "" when it is named holder."""
         self.answered = threading.Lock()
         self.answered.acquire()

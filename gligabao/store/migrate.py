@@ -1,4 +1,4 @@
-"""The schema and its versions: `sql/<dialect>/migrations/0001_runs.sql` and what came after it."""
+"""The schema and its versions: `sql/<dialect>/migrations/0001_runs.sql` and the migrations after it."""
 
 import logging
 import re
@@ -19,16 +19,16 @@ _FILE = re.compile(r"(\d{4})_\w+\.sql")
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """The script that makes one version of the schema out of the one before."""
+    """The script that turns one version of the schema into the next."""
 
     version: int
     script: str
 
 
 def migrate(db: Database, *, folder: Traversable | None = None) -> int:
-    """Bring the schema up to the newest version, all or nothing, and return that version.
+    """Bring the schema to the newest version, all or nothing, and return that version.
 
-    A database that is up to date is only read. One that is newer than this program is refused with `StartError`.
+    Only reads when the schema is up to date. Raises `StartError` when it is newer than this program.
     """
     migrations = read_migrations(folder or data_dir("sql"), db.dialect)
     newest = migrations[-1].version
@@ -37,7 +37,7 @@ def migrate(db: Database, *, folder: Traversable | None = None) -> int:
             return newest
     with db.transaction(patient=True) as tx:
         tx.execute("lock_schema")
-        # Read again: another node may have done it while this one waited for the lock.
+        # Check again: another node may have migrated while this one waited for the lock.
         found = _check_version(tx, newest)
         for migration in migrations[found:]:
             _apply(tx, migration)
@@ -46,13 +46,13 @@ def migrate(db: Database, *, folder: Traversable | None = None) -> int:
 
 
 def read_migrations(folder: Traversable, dialect: Dialect) -> list[Migration]:
-    """Return the migrations of the dialect, in order. Their numbers run 1, 2, 3 without a gap."""
+    """Return the migrations of the dialect in order. Raises `QueryError` unless they are numbered 1, 2, 3, ..."""
     scripts = sorted((folder / dialect / "migrations").iterdir(), key=lambda entry: entry.name)
     migrations = []
     for version, entry in enumerate(scripts, start=1):
         name = _FILE.fullmatch(entry.name)
         if not name or int(name[1]) != version:
-            raise QueryError(f"{entry}: the migration at this place must be named {version:04d}_<what>.sql")
+            raise QueryError(f"{entry}: the next migration must be named {version:04d}_<what>.sql")
         migrations.append(Migration(version, entry.read_text(encoding="utf-8")))
     return migrations
 

@@ -1,7 +1,7 @@
-"""The lock of a node: who works on the database now, and who did before.
+"""The lock of a node: which node works on the database now, and which one did before.
 
-The lock is a file held with flock for as long as the process lives, and the system lets go of it however the process
-ends. So whoever gets it knows that the node named in it is dead, and may end that node's runs at once.
+The lock is a file that the process holds with flock while it lives. The system releases it however the process ends.
+So the process that gets the lock knows that the node named in the file is dead, and may end that node's runs at once.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ _BESIDE = ".node.lock"
 
 
 class NodeLock:
-    """The lock file of one node: two lines, the id of the node and the process that holds it. For one thread."""
+    """The lock file of one node: two lines, the id of the node and the number of its process. For one thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -26,8 +26,8 @@ class NodeLock:
     def acquire(self) -> str | None:
         """Take the lock and return the id of the node that held it last, None when there was none.
 
-        That id stays in the file until `claim`: should this process die before it has ended the runs of its
-        predecessor, the next one is told the same id. Raises `StartError` while another process holds the lock.
+        That id stays in the file until `claim`: if this process dies before it has ended the runs of its predecessor,
+        the next process gets the same id. Raises `StartError` while another process holds the lock.
         """
         try:
             # Close-on-exec: a child that outlives this process must not keep the lock.
@@ -48,11 +48,11 @@ class NodeLock:
         return node_id or None
 
     def claim(self, node_id: str) -> None:
-        """Put this node in the place of its predecessor."""
+        """Replace the id of the predecessor with this node's."""
         self._write(node_id)
 
     def release(self) -> None:
-        """Let go of the lock. The file stays: it names this node to the next one."""
+        """Release the lock. The file stays: it tells the next node the id of this one."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -60,14 +60,14 @@ class NodeLock:
     def _write(self, node_id: str) -> None:
         assert self._file is not None, "the lock was not acquired"
         text = f"{node_id}\n{os.getpid()}\n".encode("ascii")
-        # Longer first, cut after: at no moment is the id gone from the file.
+        # Write, then cut to length: the file is never without an id.
         os.pwrite(self._file, text, 0)
         os.ftruncate(self._file, len(text))
         os.fsync(self._file)
 
 
 def node_lock_path(database_url: str, data_dir: Path) -> Path:
-    """Return where the lock lies: beside an SQLite file, by its name (`gligabao.db.node.lock`), else in `data_dir`."""
+    """Return the path of the lock file: beside an SQLite file (`gligabao.db.node.lock`), otherwise in `data_dir`."""
     if is_sqlite(database_url):
         database = sqlite_path(database_url)
         return database.with_name(database.name + _BESIDE)
@@ -80,7 +80,7 @@ def _guarded(path: Path) -> str:
 
 
 def _read(file: int) -> tuple[str, str]:
-    """Return the node id and the process, each "" when the file does not hold it (it is new, or the disk was full)."""
+    """Return the node id and the process, each "" when it is not in the file (it is new, or the disk was full)."""
     lines = os.pread(file, 200, 0).decode("ascii", "replace").split("\n")
     node_id = lines[0] if _NODE_ID.fullmatch(lines[0]) else ""
     process = lines[1] if len(lines) > 1 and lines[1].isdecimal() else ""

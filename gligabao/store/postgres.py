@@ -1,4 +1,4 @@
-"""gligabao on Postgres: a pool of connections that outlives a restart of the server."""
+"""gligabao on Postgres: pools of connections that survive a restart of the server."""
 
 import logging
 import os
@@ -25,32 +25,32 @@ from gligabao.records import format_time
 from gligabao.store.queries import load_queries
 from gligabao.store.transaction import RETRY_AFTER_SECONDS, Row, StoreConflict, Transaction, Value
 
-# At INFO the pool tells of every connection that it lends, at WARNING of every one that it fails to make, several a
-# second while the server is away. Our own errors tell of that.
+# At INFO the pool logs every connection that it lends; at WARNING every one that it fails to make, several a second
+# while the server is away. Our own errors say that already.
 logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 
 PROGRESS_WRITERS = 2
-"""Connections for what agents store again and again, their progress. More store no more in a second, but let more
-agents at once fight for the interpreter, and a request then waits behind all of them: with 4 instead of 2 the slowest
-answers beside 200 agents took twice as long, with 20 ten times. Agents wait for a connection in the order they came."""
+"""Connections for the progress of agents. More do not store more in a second, but let more agents compete for the
+interpreter at once, and a request then waits behind all of them: with 4 instead of 2, the slowest answers beside 200
+agents took twice as long; with 20, ten times. Agents get a connection in the order they came."""
 
 WRITERS = 4
-"""Connections for starts and ends: these may wait for each other's locks, and progress must not wait with them."""
+"""Connections for starts and ends. These may wait for each other's locks; progress must not wait with them."""
 
 OPEN_SECONDS = 10
 CLOSE_SECONDS = 0.2
-"""How long a close waits for the threads of the pools: one may be about to connect to a server that is away."""
+"""How long a close waits for the threads of the pools: one may be connecting to a server that is away."""
 WAIT_SECONDS = 5
 """How long a caller waits for a connection."""
 
 READ_SECONDS = 5.0
 WRITE_SECONDS = 10.0
-"""A server that is frozen keeps its connections and never answers: they are cut when a use takes longer than this."""
+"""A frozen server keeps its connections open and never answers: a use that takes longer than this is cut."""
 
 RECONNECT_SECONDS = 5
-"""When the pool gives up an attempt. The next caller begins a new one; the pool's own would come ever more rarely."""
+"""When the pool gives up connecting. The next caller starts a new attempt: the pool's own become ever rarer."""
 
-# A node that was frozen, or that the network has lost, must not hold its rows, and with them others, for long.
+# A node that is frozen or cut off must not hold locks for long, because other nodes wait for them.
 _SESSION = """
     SET datestyle = 'ISO';
     SET lock_timeout = '{lock_wait}';
@@ -58,7 +58,7 @@ _SESSION = """
 """
 _LOCK_WAIT = "5s"
 _PROGRESS_LOCK_WAIT = "1s"
-"""An agent whose row is locked must not keep the others waiting: its progress is stored with the next state."""
+"""An agent whose row is locked must not keep others waiting: its progress is stored with its next state."""
 
 _CONNECT = {
     "connect_timeout": "5",
@@ -75,10 +75,10 @@ _Pool = ConnectionPool[PostgresConnection]
 
 
 class PostgresDatabase:
-    """A database on a Postgres server. Shared by all threads, each of which borrows a connection of a pool.
+    """A database on a Postgres server. Shared by all threads, which borrow connections from pools.
 
-    What reads, what stores progress and what else writes have a pool each: hundreds of agents that write would keep
-    the others waiting for seconds else.
+    Reads, the progress of agents, and all other writes have a pool each. Otherwise hundreds of agents that write would
+    keep the rest waiting for seconds.
     """
 
     dialect: Literal["postgres"] = "postgres"
@@ -106,13 +106,13 @@ class PostgresDatabase:
             yield Transaction(connection, self._queries)
 
     def execute(self, name: str, /, **params: Value) -> int:
-        """Write with one query, a transaction of its own, and return how many rows it touched."""
+        """Write with one query in its own transaction, and return how many rows it touched."""
         with _our_errors(), self._connection(self._progress, WRITE_SECONDS) as connection:
             return Transaction(connection, self._queries).execute(name, **params)
 
     @contextmanager
     def snapshot(self) -> Iterator[Transaction]:
-        """Read: all queries of the block see the same state of the database."""
+        """Read: all queries in the block see the same state of the database."""
         with _our_errors(), self._connection(self._readers, READ_SECONDS) as connection:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
@@ -122,12 +122,12 @@ class PostgresDatabase:
                     connection.execute("ROLLBACK")
 
     def fetch_one(self, name: str, /, **params: Value) -> Row | None:
-        """Return the first row of the query, None when there is none."""
+        """Return the first row, None when there is none."""
         with _our_errors(), self._connection(self._readers, READ_SECONDS) as connection:
             return Transaction(connection, self._queries).fetch_one(name, **params)
 
     def fetch_all(self, name: str, /, **params: Value) -> list[Row]:
-        """Return all rows of the query."""
+        """Return all rows."""
         with _our_errors(), self._connection(self._readers, READ_SECONDS) as connection:
             return Transaction(connection, self._queries).fetch_all(name, **params)
 
@@ -138,7 +138,7 @@ class PostgresDatabase:
     def close(self) -> None:
         """Close all connections and end the threads behind them.
 
-        Whoever still comes gets a `StoreError`, and at once whoever waits: for a connection, or for an answer on one.
+        Later calls get a `StoreError`. Those that wait for a connection or for an answer get it at once.
         """
         deadline = time.monotonic() + CLOSE_SECONDS
         for pool in self._pools:
@@ -157,7 +157,7 @@ class PostgresDatabase:
             with self._watchdog.deadline(seconds, partial(_cut, connection)) if seconds else nullcontext():
                 yield connection
         except psycopg.errors.FeatureNotSupported:
-            # A table was altered under a prepared statement, which the connection would keep for as long as it lives.
+            # A table was altered under a prepared statement, which the connection would keep until it is closed.
             connection.close()
             raise
         finally:
@@ -185,7 +185,7 @@ class PostgresDatabase:
 
 
 def _take(pool: _Pool) -> PostgresConnection:
-    """Lend a connection that the server has not hung up: after a restart of it, all that lay idle are hung up."""
+    """Lend a connection that the server has not closed: after its restart, all idle connections are closed."""
     deadline = time.monotonic() + WAIT_SECONDS
     while _hung_up(connection := pool.getconn(max(0.0, deadline - time.monotonic()))):
         connection.close()
@@ -194,7 +194,7 @@ def _take(pool: _Pool) -> PostgresConnection:
 
 
 def _cut(connection: PostgresConnection) -> None:
-    """End whatever waits for an answer on the connection, from another thread."""
+    """Fail whatever another thread waits for on the connection."""
     with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as twin:
         twin.shutdown(socket.SHUT_RDWR)
 
@@ -211,24 +211,24 @@ def _read_url(url: str) -> str:
     try:
         given = conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError:
-        # What the driver says may quote the password.
-        raise ConfigError("database_url is no valid postgresql:// address") from None
+        # The message of the driver may quote the password.
+        raise ConfigError("database_url is not a valid postgresql:// address") from None
     return conninfo.make_conninfo("", **{**_CONNECT, **given})
 
 
 def _check_server(address: str) -> None:
-    # The pool would try again and again, and not say what is wrong.
+    # The pool would try again and again without saying what is wrong.
     try:
         with psycopg.connect(address) as connection:
             encoding = connection.info.parameter_status("server_encoding")
     except psycopg.Error as error:
         raise StoreError(f"the database cannot be reached: {' '.join(str(error).split())}") from error
     if encoding != "UTF8":
-        raise ConfigError(f"database_url: the database has the encoding {encoding}: make one with ENCODING 'UTF8'")
+        raise ConfigError(f"database_url: the database has the encoding {encoding}: create one with ENCODING 'UTF8'")
 
 
 def _hung_up(connection: PostgresConnection) -> bool:
-    """Tell whether the server closed an idle connection: it has something to read then, which it never has else."""
+    """Return whether the server closed an idle connection: only then is there something to read on it."""
     if connection.closed:
         return True
     poll = select.poll()
@@ -238,11 +238,11 @@ def _hung_up(connection: PostgresConnection) -> bool:
 
 @contextmanager
 def _our_errors() -> Iterator[None]:
-    """Raise the errors of the driver as ours."""
+    """Raise driver errors as ours."""
     try:
         yield
     except psycopg.errors.UniqueViolation as error:
-        raise StoreConflict(f"the database has it already: {error.diag.message_primary}") from error
+        raise StoreConflict(f"the row already exists: {error.diag.message_primary}") from error
     except psycopg.Error as error:
         reason = error.diag.message_primary
         raise StoreError(

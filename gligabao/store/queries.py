@@ -28,7 +28,7 @@ _TOKEN = re.compile(
       '(?:[^']|'')*'                        # a text
     | "(?:[^"]|"")*"                        # a quoted name
     | (?P<comment>--[^\n]*|/\*.*?\*/)
-    | \$(?P<tag>\w*)\$ .*? \$(?P=tag)\$     # a text in dollars, as Postgres has it
+    | \$(?P<tag>\w*)\$ .*? \$(?P=tag)\$     # a dollar-quoted text of Postgres
     | ::                                    # a cast
     | :(?P<parameter>[a-zA-Z_]\w*)
     | \{(?P<fragment>[^{}]*)\}
@@ -39,7 +39,7 @@ _TOKEN = re.compile(
 
 
 class QueryError(GligabaoError):
-    """The SQL files, or a call, do not fit together: a fault of the program, never of its user."""
+    """The SQL files contradict each other, or a call does not match its query: a bug, never the user's fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Queries:
 
 @cache
 def load_queries(dialect: Dialect) -> Queries:
-    """Return the queries of the dialect, read once for the whole process."""
+    """Return the queries of the dialect. They are read once in a process."""
     return read_queries(data_dir("sql"), dialect)
 
 

@@ -1,8 +1,7 @@
 """gligabao on SQLite: one writer behind a fair lock, and a few readers.
 
 SQLite lets one connection write at a time and makes the others poll, which is unfair and ends in "database is
-locked". So all writes of the process go through one connection behind a queue of our own; readers have connections of
-their own and wait for nobody.
+locked". So all writes of the process queue for one connection; readers have their own and wait for nobody.
 """
 
 import logging
@@ -25,35 +24,35 @@ from gligabao.store.transaction import RETRY_AFTER_SECONDS, Row, StoreConflict, 
 log = logging.getLogger(__name__)
 
 OLDEST_SQLITE = (3, 35, 0)
-"""The first one with RETURNING."""
+"""The first version with RETURNING."""
 
 LOCK_SECONDS = 8
-"""How long a write waits for another process that writes, and with it all writes behind it."""
+"""How long a write, and all writes queued behind it, wait for another process that writes."""
 
 POLL_SECONDS = 0.25
-"""How long the driver waits for another process before it lets us see whether the database was closed meanwhile."""
+"""How long the driver waits for another process before we check whether the database was closed meanwhile."""
 
 WRITE_WAIT_SECONDS = 60
-"""How long a write waits for the writes of this process before it."""
+"""How long a write waits for earlier writes of this process."""
 
 OPEN_WAIT_SECONDS = 30
 READ_WAIT_SECONDS = 5
 CLOSE_WAIT_SECONDS = 1
 
-_LOCKED = "another process writes to the database and does not come to an end: try again when it has"
+_LOCKED = "another process keeps the database locked: try again when it has finished"
 _LOST_FILE = (
-    "the file of the database was removed or replaced while the server runs: put it back, or restart the server"
+    "the database file was removed or replaced while the server was running: put it back, or restart the server"
 )
 
-# NORMAL: a process that is killed loses nothing; a power cut may lose the last commits, never the consistency.
+# NORMAL: a killed process loses nothing; a power cut may lose the last commits but never corrupts the file.
 _EACH = ("synchronous = NORMAL", "foreign_keys = ON", "journal_size_limit = 67108864")
 
-# Another process that reads holds this up: it is not waited for long, and the next start empties the log then.
+# A process that reads blocks this. We do not wait long for it: the next start empties the log.
 _EMPTY_LOG = "wal_checkpoint(TRUNCATE)"
 
 
 class SqliteDatabase:
-    """A database in one file. Shared by all threads; `_write_lock` guards the writer, `_readers` looks after itself."""
+    """A database in one file. Shared by all threads: `_write_lock` guards the writer, `_readers` has its own lock."""
 
     dialect: Literal["sqlite"] = "sqlite"
 
@@ -64,7 +63,7 @@ class SqliteDatabase:
         self._write_lock = FairLock()
         self._closed = False
         try:
-            # Topics and reports are nobody else's business. SQLite gives its other files the mode of this one.
+            # Topics and reports are private. SQLite gives its other files the mode of this one.
             path.touch(mode=0o600)
             self._file = _identify(path)
             pragmas = ("journal_mode = WAL", f"busy_timeout = {POLL_SECONDS * 1000:.0f}", _EMPTY_LOG)
@@ -86,13 +85,13 @@ class SqliteDatabase:
                 _roll_back(self._writer)
 
     def execute(self, name: str, /, **params: Value) -> int:
-        """Write with one query, a transaction of its own, and return how many rows it touched."""
+        """Write with one query in its own transaction, and return how many rows it touched."""
         with self.transaction() as tx:
             return tx.execute(name, **params)
 
     @contextmanager
     def snapshot(self) -> Iterator[Transaction]:
-        """Read: all queries of the block see the same state of the database."""
+        """Read: all queries in the block see the same state of the database."""
         with self._reader() as reader:
             reader.execute("BEGIN")
             try:
@@ -101,12 +100,12 @@ class SqliteDatabase:
                 _roll_back(reader)
 
     def fetch_one(self, name: str, /, **params: Value) -> Row | None:
-        """Return the first row of the query, None when there is none."""
+        """Return the first row, None when there is none."""
         with self._reader() as reader:
             return Transaction(reader, self._queries).fetch_one(name, **params)
 
     def fetch_all(self, name: str, /, **params: Value) -> list[Row]:
-        """Return all rows of the query."""
+        """Return all rows."""
         with self._reader() as reader:
             return Transaction(reader, self._queries).fetch_all(name, **params)
 
@@ -117,16 +116,16 @@ class SqliteDatabase:
     def close(self) -> None:
         """Close all connections.
 
-        Whoever still comes gets a `StoreError`, and so does whoever waits to write: for a turn at once, for another
-        process within `POLL_SECONDS`. A transaction that has begun may end.
+        Later calls get a `StoreError`. So do waiting writes: at once if they wait for the lock, within `POLL_SECONDS`
+        if they wait for another process. A transaction that has begun may finish.
         """
         self._readers.close()
         try:
             with _our_errors(), self._write_lock.hold_last(CLOSE_WAIT_SECONDS):
                 self._close_writer()
         except StoreError as error:
-            # A full disk, or a write that hangs. What was committed is safe in the log beside the file.
-            log.warning("the database was not closed in good order: %s", error)
+            # A full disk, or a write that hangs. Commits are safe in the log beside the file.
+            log.warning("the database was not closed cleanly: %s", error)
 
     def _close_writer(self) -> None:
         if not self._closed:
@@ -137,11 +136,11 @@ class SqliteDatabase:
                 self._writer.close()
 
     def _begin(self) -> None:
-        """Take the lock of the database. No statement of the transaction waits for another process after that."""
+        """Take the lock of the database. After that, no statement of the transaction waits for another process."""
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
             try:
-                # Not the plain BEGIN: a transaction that begins as a reader cannot always become a writer.
+                # Not a plain BEGIN: a transaction that begins as a reader cannot always become a writer.
                 self._writer.execute("BEGIN IMMEDIATE")
                 return
             except sqlite3.OperationalError as error:
@@ -150,7 +149,7 @@ class SqliteDatabase:
                 if self._write_lock.is_closing:
                     raise StoreError(CLOSED, retry_after_seconds=RETRY_AFTER_SECONDS) from error
                 if time.monotonic() > deadline:
-                    # They have waited for the same lock. One after the other would wait for it again.
+                    # The others wait for the same lock, and would each time out in turn.
                     self._write_lock.refuse_waiting(_LOCKED)
                     raise StoreError(_LOCKED, retry_after_seconds=RETRY_AFTER_SECONDS) from error
 
@@ -161,7 +160,7 @@ class SqliteDatabase:
             yield reader
 
     def _check_file(self) -> None:
-        """Raise `StoreError` when our connections lead to a file that the next start would not find."""
+        """Raise `StoreError` when our connections use a file that the next start would not find."""
         try:
             found = _identify(self._path)
         except OSError as error:
@@ -171,10 +170,10 @@ class SqliteDatabase:
 
 
 class SqliteTransaction(Transaction):
-    """A transaction whose scripts are part of it: sqlite3 has a call for scripts, but that commits first."""
+    """A transaction that includes its scripts: `executescript` of sqlite3 would commit first."""
 
     def run_script(self, script: str) -> None:
-        """Run statements that have no names and no parameters: a migration."""
+        """Run a migration: statements without names and parameters."""
         statement = ""
         for piece in re.split(r"(?<=;)", script):
             statement += piece
@@ -185,7 +184,7 @@ class SqliteTransaction(Transaction):
 
 
 class _Readers:
-    """At most so many connections that read, made when they are first needed. `_lock` guards the idle ones."""
+    """Connections that read, up to a limit, made when first needed. `_lock` guards the idle ones."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], size: int) -> None:
         self._connect = connect
@@ -209,7 +208,7 @@ class _Readers:
             self._free.release()
 
     def close(self) -> None:
-        """Close the idle connections, and each of the others as soon as it comes back."""
+        """Close the idle connections now, and each of the others when it is returned."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -233,7 +232,7 @@ class _Readers:
 
 
 def _connect(path: Path, wait_seconds: float, *pragmas: str) -> sqlite3.Connection:
-    # Never makes a file: an empty one in place of one that was removed would be taken for the database.
+    # Never create a file: if the database was removed, an empty file would pass for it.
     address = f"{path.as_uri()}?mode=rw"
     connection = sqlite3.connect(address, uri=True, timeout=wait_seconds, isolation_level=None, check_same_thread=False)
     try:
@@ -246,13 +245,13 @@ def _connect(path: Path, wait_seconds: float, *pragmas: str) -> sqlite3.Connecti
 
 
 def _identify(path: Path) -> tuple[int, int]:
-    """Return what stays the same for as long as the path leads to the same file."""
+    """Return what stays the same while the path names the same file."""
     found = os.stat(path)
     return found.st_dev, found.st_ino
 
 
 def _is_locked(error: sqlite3.Error) -> bool:
-    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # the higher bits say more about it
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # the higher bits hold details
 
 
 def _row(cursor: sqlite3.Cursor, values: tuple[Value, ...]) -> Row:
@@ -265,19 +264,19 @@ def _set(connection: sqlite3.Connection, *pragmas: str) -> None:
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
-    # After a COMMIT, or a disk that was full, there is nothing left to roll back, and trying would be an error.
+    # After a COMMIT or a full disk there is nothing to roll back, and trying would be an error.
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 
 @contextmanager
 def _our_errors() -> Iterator[None]:
-    """Raise the errors of the driver as ours."""
+    """Raise driver errors as ours."""
     try:
         yield
     except sqlite3.IntegrityError as error:
         if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
-            raise StoreConflict(f"the database has it already: {error}") from error
+            raise StoreConflict(f"the row already exists: {error}") from error
         raise StoreError(f"the database refused a value: {error}") from error
     except OverflowError as error:
         raise StoreError(f"the database refused a value: {error}") from error
@@ -286,7 +285,7 @@ def _our_errors() -> Iterator[None]:
 
 
 def _check_place(path: Path) -> None:
-    """Raise `ConfigError` where a database would not work, or not be safe."""
+    """Raise `ConfigError` where a database would not work or would not be safe."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         wanted = ".".join(map(str, OLDEST_SQLITE))
         raise ConfigError(f"this Python has SQLite {sqlite3.sqlite_version}: {wanted} or newer is needed")
@@ -294,5 +293,5 @@ def _check_place(path: Path) -> None:
         raise ConfigError(f"database_url: there is no folder {path.parent}")
     kind = file_system(path.parent)
     if is_network(kind):
-        # All who use the database share the memory in which its write-ahead log is indexed: one machine only.
+        # The index of the write-ahead log is in shared memory, so all users of the file must be on one machine.
         raise ConfigError(f"database_url: {path} is on a network file system ({kind}): put it on a local disk")

@@ -1,7 +1,7 @@
 """Queries on one connection: what a transaction of either database offers.
 
-Owns the way parameters and rows cross the border. Where the connection comes from, and how a transaction begins and
-ends, is left to `sqlite` and `postgres`.
+Owns how parameters and rows are converted. `sqlite` and `postgres` make the connections, and begin and end
+transactions.
 """
 
 import json
@@ -13,15 +13,15 @@ from gligabao.store.queries import Queries
 
 Scalar = str | int | float | None
 Value = Scalar | Sequence[Mapping[str, Scalar]]
-"""What a query is given: a value, or rows. Rows reach the database as JSON text, which the query takes apart."""
+"""A parameter of a query: a value, or rows. Rows reach the database as JSON text, which the query unpacks."""
 Row = dict[str, Any]
 
 RETRY_AFTER_SECONDS = 5
-"""When to ask again after the database failed."""
+"""When a client may try again after the database failed."""
 
 
 class StoreConflict(StoreError):
-    """A row with the same key is there already."""
+    """A row with the same key already exists."""
 
 
 class Cursor(Protocol):
@@ -29,10 +29,10 @@ class Cursor(Protocol):
 
     @property
     def rowcount(self) -> int:
-        """Rows touched by the statement."""
+        """How many rows the statement touched."""
 
     def fetchall(self) -> list[Any]:
-        """All rows that are left."""
+        """Return all remaining rows."""
 
 
 class DriverConnection(Protocol):
@@ -45,8 +45,8 @@ class DriverConnection(Protocol):
 class Transaction:
     """Named queries that see one state of the database and take effect together. For one thread, inside its `with`.
 
-    Text is stored without NUL characters (Postgres has no way to keep them) and without lone surrogates (neither
-    database has).
+    Text is stored without NUL characters, which Postgres cannot store, and without lone surrogates, which neither
+    database can.
     """
 
     def __init__(self, connection: DriverConnection, queries: Queries) -> None:
@@ -68,7 +68,7 @@ class Transaction:
         return rows
 
     def run_script(self, script: str) -> None:
-        """Run statements that have no names and no parameters: a migration."""
+        """Run a migration: statements without names and parameters."""
         self._connection.execute(script)
 
     def _run(self, name: str, params: Mapping[str, Value]) -> Cursor:
@@ -84,5 +84,5 @@ def _storable(value: Value) -> Scalar:
         rows = [{key: _storable(cell) for key, cell in row.items()} for row in value]
         return json.dumps(rows, ensure_ascii=False)
     if value.isascii() and "\0" not in value:
-        return str(value)  # an enum's text: neither driver is asked to know our enums
+        return str(value)  # a plain str: the drivers do not know our enums
     return value.replace("\0", "").encode("utf-8", "ignore").decode("utf-8")

@@ -1,9 +1,8 @@
-"""Stopping: the token that tells an agent to stop, and the clock that ends waits which last too long.
+"""Stopping: the token that tells an agent to stop, and the clock that ends waits that take too long.
 
-A `threading.Event` alone does not wake a thread that sits in a blocking socket read. So whoever is about to
-block leaves a function with the token that wakes it (`Cancel.waking`, usually a shutdown of the socket), and the
-token calls it. `Watchdog` does the same for deadlines: one thread for the whole process, whatever the number
-of agents.
+A `threading.Event` alone does not wake a thread that is blocked in a socket read. So code that is about to block
+gives the token a function that wakes it (`Cancel.waking`, usually a shutdown of the socket). `Watchdog` does the same
+for deadlines, with one thread for the whole process, however many agents there are.
 """
 
 import heapq
@@ -15,15 +14,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gligabao.errors import Cancelled
+from gligabao.records import Stop
 
 log = logging.getLogger(__name__)
 
 Wake = Callable[[], None]
-ReasonOf = Callable[[str], str]
+StopBelow = Callable[[Stop], Stop]
 
 
 class Cancel:
-    """A request to stop, for one agent and all that it started. Set once; the first reason stays.
+    """A request to stop one agent and everything it started. Set once: the first stop stays.
 
     Shared between threads: one lock guards the wakers and the children.
     """
@@ -33,46 +33,46 @@ class Cancel:
         self._lock = threading.Lock()
         self._wakers: dict[int, Wake] = {}
         self._keys = itertools.count()
-        self._children: list[tuple[Cancel, ReasonOf]] = []
-        self.reason = ""
-        """Why, in the words that the run will carry; "" until set."""
+        self._children: list[tuple[Cancel, StopBelow]] = []
+        self.stop: Stop | None = None
+        """Why; None until set."""
 
-    def child(self, reason_of: ReasonOf) -> "Cancel":
-        """Return a token that is set whenever this one is, for the reason that `reason_of` makes of this one's."""
+    def child(self, stop_below: StopBelow) -> "Cancel":
+        """Return a token that is set whenever this one is, with the stop that `stop_below` makes of this one's."""
         child = Cancel()
         with self._lock:
-            self._children.append((child, reason_of))
-        if self._event.is_set():
-            child.set(reason_of(self.reason))
+            self._children.append((child, stop_below))
+        if self.stop is not None:
+            child.set(stop_below(self.stop))
         return child
 
     def forget(self, child: "Cancel") -> None:
         """Drop a child whose work has ended."""
         with self._lock:
-            self._children = [(one, reason_of) for one, reason_of in self._children if one is not child]
+            self._children = [(one, stop_below) for one, stop_below in self._children if one is not child]
 
-    def set(self, reason: str) -> None:
-        """Ask to stop: wake whatever sits in a wait under this token, and pass it on to the children."""
+    def set(self, stop: Stop) -> None:
+        """Ask to stop: wake whatever waits under this token, and pass the stop on to the children."""
         with self._lock:
-            if self._event.is_set():
+            if self.stop is not None:
                 return
-            self.reason = reason
+            self.stop = stop
             self._event.set()
             wakers = list(self._wakers.values())
             children = list(self._children)
         for wake in wakers:
             _call(wake)
-        for child, reason_of in children:
-            child.set(reason_of(reason))
+        for child, stop_below in children:
+            child.set(stop_below(stop))
 
     def is_set(self) -> bool:
         """Tell whether the stop was asked for."""
-        return self._event.is_set()
+        return self.stop is not None
 
     def check(self) -> None:
-        """Raise `Cancelled` with the reason if the stop was asked for."""
-        if self._event.is_set():
-            raise Cancelled(self.reason)
+        """Raise `Cancelled` if the stop was asked for."""
+        if self.stop is not None:
+            raise Cancelled(self.stop)
 
     def wait(self, seconds: float) -> None:
         """Wait that long, or raise `Cancelled` as soon as the stop is asked for."""
@@ -81,9 +81,9 @@ class Cancel:
 
     @contextmanager
     def waking(self, wake: Wake) -> Iterator[None]:
-        """While the block runs, `wake` is called (from another thread) when the stop is asked for.
+        """While the block runs, call `wake` (from another thread) when the stop is asked for.
 
-        Raises `Cancelled` at once, without running the block, if it was asked for before.
+        Raises `Cancelled` without running the block if it was asked for before.
         """
         key = next(self._keys)
         with self._lock:
@@ -97,7 +97,7 @@ class Cancel:
 
 
 class Watchdog:
-    """Calls functions when their time has come. One daemon thread, started by the first use, ended by `close`."""
+    """Calls functions when they are due. One daemon thread, started by the first use and ended by `close`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -109,7 +109,7 @@ class Watchdog:
 
     @contextmanager
     def deadline(self, seconds: float, wake: Wake) -> Iterator[None]:
-        """While the block runs, `wake` is called once if it lasts longer than `seconds`."""
+        """Call `wake` once if the block takes longer than `seconds`."""
         key = self.arm(seconds, wake)
         try:
             yield
@@ -125,7 +125,7 @@ class Watchdog:
             try:
                 self._ensure_thread()
             except RuntimeError:
-                # No thread to be had now: this deadline is refused, and the next one tries again.
+                # The system has no thread left: refuse this deadline; the next one tries again.
                 self._live.discard(key)
                 raise
             if self._due[0][1] == key:
@@ -182,8 +182,8 @@ class Watchdog:
 
 
 def _call(wake: Wake) -> None:
-    # A waker shuts a socket that its owner may be closing at this moment: an OSError is no news to anyone. No other
-    # error either may keep those that come after from being woken, or end the thread of the watchdog.
+    # A waker shuts a socket that its owner may be closing at this moment, so an OSError is expected. No other error
+    # may keep the remaining wakers from being called, or end the watchdog's thread.
     try:
         wake()
     except OSError:

@@ -23,6 +23,8 @@ Some rooms have further ones of their own. `status` is the HTTP status that the 
 what the caller reads, so it says what was wrong with what and never holds a secret.
 """
 
+from gligabao.records import Stop
+
 
 class GligabaoError(Exception):
     """Base of every error gligabao raises on purpose."""
@@ -103,7 +105,11 @@ class RunLost(GligabaoError):
 
 
 class Cancelled(GligabaoError):
-    """The agent was told to stop; the message is the reason that its run will carry."""
+    """The agent was told to stop; the message is the error of its run."""
+
+    def __init__(self, stop: Stop) -> None:
+        super().__init__(stop.text)
+        self.stop = stop
 
 
 class ModelError(GligabaoError):

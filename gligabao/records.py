@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any
 
 INTERRUPTED = "interrupted: the server stopped while the agent worked"
@@ -53,6 +53,35 @@ class StopReason(StrEnum):
     ERROR = "error"
     CANCELLED = "cancelled"
     INTERRUPTED = "interrupted"
+
+
+class StopKind(Enum):
+    """What stops an agent before it is done."""
+
+    USER = "user"
+    PARENT_ENDED = "parent ended"
+    INTERRUPTED = "interrupted"
+    """The server stops."""
+    RUN_LOST = "run lost"
+    """Someone else ended its run."""
+    FAULT = "fault"
+    LOST_START = "lost start"
+    """Its run was stored, but the answer to that was lost: the agent never ran."""
+
+    @property
+    def stop_reason(self) -> StopReason:
+        """What its run says."""
+        return _STOP_REASONS[self]
+
+
+_STOP_REASONS = {
+    StopKind.USER: StopReason.CANCELLED,
+    StopKind.PARENT_ENDED: StopReason.CANCELLED,
+    StopKind.INTERRUPTED: StopReason.INTERRUPTED,
+    StopKind.RUN_LOST: StopReason.CANCELLED,
+    StopKind.FAULT: StopReason.ERROR,
+    StopKind.LOST_START: StopReason.ERROR,
+}
 
 
 def now() -> str:
@@ -143,6 +172,19 @@ class Ending:
     stop_reason: StopReason
     report: str = ""
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why an agent has to stop. The kind decides what follows; the text is for people."""
+
+    kind: StopKind
+    text: str
+    """The error of its run."""
+
+    def ending(self) -> Ending:
+        """Return how the run of the agent ends."""
+        return Ending(Status.FAILED, self.kind.stop_reason, error=self.text)
 
 
 @dataclass(frozen=True, slots=True)

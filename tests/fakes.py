@@ -6,7 +6,9 @@ from collections.abc import Callable
 from gligabao.errors import GligabaoError
 from gligabao.model.client import Request
 from gligabao.model.reply import Reply
-from gligabao.records import StateName, Usage
+from gligabao.records import StateName, Stop, StopKind, Usage
+
+BY_USER = Stop(StopKind.USER, "by the user")
 
 _ids = iter(range(1, 10**9))
 

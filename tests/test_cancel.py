@@ -6,43 +6,69 @@ import pytest
 
 from gligabao.cancel import Cancel, Watchdog
 from gligabao.errors import Cancelled
+from gligabao.records import Stop, StopKind, StopReason
+from tests.fakes import BY_USER
+
+PARENT_ENDED = Stop(StopKind.PARENT_ENDED, "the parent ended")
+INTERRUPTED = Stop(StopKind.INTERRUPTED, "the server stops")
 
 
-def test_a_stop_reaches_the_children_with_their_own_reason():
+def same(stop):
+    return stop
+
+
+def test_a_stop_reaches_the_children_with_a_stop_of_their_own():
     root = Cancel()
-    child = root.child(lambda reason: f"the parent: {reason}")
-    grandchild = child.child(str)
-    root.set("by the user")
-    assert root.reason == "by the user"
-    assert child.reason == grandchild.reason == "the parent: by the user"
+    child = root.child(lambda stop: PARENT_ENDED if stop == BY_USER else stop)
+    grandchild = child.child(same)
+    root.set(BY_USER)
+    assert root.stop == BY_USER
+    assert child.stop == grandchild.stop == PARENT_ENDED
 
 
 def test_a_child_does_not_stop_its_parent():
     root = Cancel()
-    root.child(str).set("by the user")
+    root.child(same).set(BY_USER)
     assert not root.is_set()
 
 
 def test_a_child_made_after_the_stop_is_stopped():
     root = Cancel()
-    root.set("by the user")
-    assert root.child(str.upper).reason == "BY THE USER"
+    root.set(BY_USER)
+    assert root.child(lambda stop: PARENT_ENDED).stop == PARENT_ENDED
 
 
 def test_a_forgotten_child_is_left_alone():
     root = Cancel()
-    child = root.child(str)
+    child = root.child(same)
     root.forget(child)
-    root.set("by the user")
+    root.set(BY_USER)
     assert not child.is_set()
 
 
-def test_the_first_reason_stays():
+def test_the_first_stop_stays():
     cancel = Cancel()
-    cancel.set("first")
-    cancel.set("second")
-    with pytest.raises(Cancelled, match="first"):
+    cancel.set(BY_USER)
+    cancel.set(INTERRUPTED)
+    assert cancel.stop == BY_USER
+
+
+def test_whoever_is_cancelled_is_told_the_stop():
+    cancel = Cancel()
+    cancel.check()
+    cancel.set(BY_USER)
+    with pytest.raises(Cancelled, match=r"^by the user$") as raised:
         cancel.check()
+    assert raised.value.stop is BY_USER
+
+
+def test_every_kind_of_stop_has_a_stop_reason_whatever_its_text():
+    for kind in StopKind:
+        endings = [Stop(kind, text).ending() for text in ("cancelled", "interrupted", "")]
+        assert {ending.stop_reason for ending in endings} == {kind.stop_reason}
+        assert [ending.error for ending in endings] == ["cancelled", "interrupted", ""]
+    reasons = {StopReason.CANCELLED, StopReason.INTERRUPTED, StopReason.ERROR}
+    assert {kind.stop_reason for kind in StopKind} == reasons
 
 
 def test_a_wait_ends_with_the_stop():
@@ -56,7 +82,7 @@ def test_a_wait_ends_with_the_stop():
 
     thread = threading.Thread(target=wait)
     thread.start()
-    cancel.set("stop")
+    cancel.set(BY_USER)
     assert raised.wait(10)
     thread.join(10)
 
@@ -67,13 +93,13 @@ def test_a_stop_calls_the_wakers_of_open_blocks_only():
     with cancel.waking(lambda: woken.append("closed block")):
         pass
     with cancel.waking(lambda: woken.append("open block")):
-        cancel.set("stop")
+        cancel.set(BY_USER)
     assert woken == ["open block"]
 
 
 def test_a_block_is_not_entered_after_the_stop():
     cancel = Cancel()
-    cancel.set("stop")
+    cancel.set(BY_USER)
     with pytest.raises(Cancelled), cancel.waking(lambda: None):
         pytest.fail("the block ran")
 
@@ -86,7 +112,7 @@ def test_a_waker_that_fails_does_not_keep_the_others_from_being_called():
         raise OSError("closed already")
 
     with cancel.waking(fail), cancel.waking(lambda: woken.append(True)):
-        cancel.set("stop")
+        cancel.set(BY_USER)
     assert woken == [True]
 
 

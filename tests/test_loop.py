@@ -11,7 +11,7 @@ from gligabao.errors import Cancelled, ModelError, PromptTooLong, ToolError
 from gligabao.model.conversation import LEFT_OUT
 from gligabao.model.reply import Reply
 from gligabao.records import StateName, StopReason
-from tests.fakes import FakeConnection, FakeObserver, calls, text
+from tests.fakes import BY_USER, FakeConnection, FakeObserver, calls, text
 
 
 class LookUp(ToolInput):
@@ -255,7 +255,7 @@ def test_a_failing_model_call_fails_the_run():
 def test_a_stop_between_two_tools_runs_no_further_tool():
     def stop(state):
         if state is StateName.SEARCHING:
-            raise Cancelled("by the user")
+            raise Cancelled(BY_USER)
 
     observer = FakeObserver(stop)
     connection = FakeConnection(calls(("look_up", {"word": "tide"})))

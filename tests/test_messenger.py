@@ -10,6 +10,7 @@ from gligabao.errors import Cancelled
 from gligabao.research.messenger import INBOX_SIZE, InboxFull, Message, NoInbox, QueueMessenger, send_message
 from gligabao.simulator.replies import call, error, hang, text, tool_calls
 from tests.checker import check_run
+from tests.fakes import BY_USER
 from tests.teams import (
     WAIT_SECONDS,
     bare,
@@ -154,14 +155,14 @@ def test_who_waits_is_woken_by_a_message(messenger):
 
 def test_who_waits_is_woken_by_a_stop(messenger):
     receiver = Receiver(messenger, 1)
-    receiver.cancel.set("stop it")
-    assert isinstance(receiver.result(), Cancelled) and str(receiver.result()) == "stop it"
+    receiver.cancel.set(BY_USER)
+    assert isinstance(receiver.result(), Cancelled) and receiver.result().stop == BY_USER
 
 
 def test_who_was_stopped_before_gets_nothing(messenger):
     send(messenger, 1, "too late")
     cancel = Cancel()
-    cancel.set("stopped")
+    cancel.set(BY_USER)
     with pytest.raises(Cancelled):
         take(messenger, 1, wait_seconds=1, cancel=cancel)
     with pytest.raises(Cancelled):
@@ -170,7 +171,7 @@ def test_who_was_stopped_before_gets_nothing(messenger):
 
 def test_a_stop_of_one_wakes_no_other(messenger):
     stopped, other = Receiver(messenger, 1), Receiver(messenger, 2)
-    stopped.cancel.set("stop")
+    stopped.cancel.set(BY_USER)
     stopped.result()
     assert other.outcome is None
     send(messenger, 2, "for two")
@@ -228,7 +229,7 @@ def test_closing_while_someone_waits_does_no_harm(messenger):
     messenger.close(1)
     with pytest.raises(NoInbox):
         send(messenger, 1, "late")
-    receiver.cancel.set("stop")
+    receiver.cancel.set(BY_USER)
     assert isinstance(receiver.result(), Cancelled | NoInbox)
 
 

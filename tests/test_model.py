@@ -22,7 +22,7 @@ from gligabao.model.line import Line
 from gligabao.model.prices import Prices
 from gligabao.model.reply import RawUsage
 from gligabao.simulator import Simulator, replies
-from tests.fakes import FakeObserver
+from tests.fakes import BY_USER, FakeObserver
 
 MODEL = "claude-sonnet-5-5"
 QUICK = Retrying(first_wait_seconds=0.001)
@@ -215,7 +215,7 @@ def test_a_stop_wakes_a_call_wherever_it_sits(connect, simulator, reply):
     thread = threading.Thread(target=ask)
     thread.start()
     assert simulator.wait_for_requests(1)
-    cancel.set("by the user")
+    cancel.set(BY_USER)
     assert stopped.wait(10)
     thread.join(10)
     assert simulator.received == 1
@@ -223,7 +223,7 @@ def test_a_stop_wakes_a_call_wherever_it_sits(connect, simulator, reply):
 
 def test_a_stopped_agent_makes_no_call(connect, simulator):
     cancel = Cancel()
-    cancel.set("by the user")
+    cancel.set(BY_USER)
     with pytest.raises(Cancelled):
         connect(cancel).ask(request("x"), FakeObserver())
     assert simulator.received == 0
@@ -551,7 +551,7 @@ def test_a_stop_wakes_a_call_that_is_still_connecting(connect, deaf, scheme):
     thread.start()
     # There is nothing to wait on between the start and the connect; the stop must work on either side of it.
     threading.Event().wait(0.2)
-    cancel.set("by the user")
+    cancel.set(BY_USER)
     assert stopped.wait(60)
     thread.join(10)
 

@@ -16,6 +16,7 @@ from gligabao.cancel import Cancel, Watchdog
 from gligabao.errors import Cancelled, GligabaoError
 from gligabao.reader.fetch import DEFAULT_LIMITS
 from gligabao.reader.page import Allow, Limits, Page, PageError, PageReader
+from tests.fakes import BY_USER
 
 MIB = 1024 * 1024
 PATIENT = Limits(connect_seconds=60, read_seconds=60, total_seconds=60)
@@ -519,7 +520,7 @@ class Reading:
 def test_a_stop_asked_for_before_reads_nothing(serve: Serve, open_reader: OpenReader):
     server = serve(html)
     cancel = Cancel()
-    cancel.set("by the user")
+    cancel.set(BY_USER)
     with pytest.raises(Cancelled, match="by the user"):
         open_reader(server.host, cancel=cancel).read(server.url())
     assert not server.reached.is_set()
@@ -540,7 +541,7 @@ def test_a_look_up_that_hangs_is_left(ending: str, open_reader: OpenReader, monk
     reading = Reading(open_reader(cancel=cancel, limits=limits), "http://x.test/")
     assert begun.wait(20)
     if ending == "cancelled":
-        cancel.set("by the user")
+        cancel.set(BY_USER)
     error = reading.end()
     over.set()
     assert str(error) == ("by the user" if ending == "cancelled" else "x.test/: took longer than 0.5 s")
@@ -569,7 +570,7 @@ def test_cancelling_ends_a_connect_that_hangs(open_reader: OpenReader, monkeypat
         assert resolved.wait(20)
         # There is nothing to wait on between the look-up and the connect; the stop must work on either side of it.
         threading.Event().wait(0.2)
-        cancel.set("by the user")
+        cancel.set(BY_USER)
         assert isinstance(reading.end(), Cancelled)
         for sock in waiting:
             sock.close()
@@ -580,7 +581,7 @@ def test_cancelling_ends_a_handshake_that_hangs(serve: Serve, open_reader: OpenR
     cancel = Cancel()
     reading = Reading(open_reader(server.host, cancel=cancel, limits=PATIENT), f"https://{server.host}/")
     assert server.reached.wait(20)
-    cancel.set("by the user")
+    cancel.set(BY_USER)
     assert isinstance(reading.end(), Cancelled)
 
 
@@ -601,7 +602,7 @@ def test_cancelling_ends_a_read_that_hangs(start: bytes, serve: Serve, open_read
     cancel = Cancel()
     reading = Reading(open_reader(server.host, cancel=cancel, limits=PATIENT), server.url())
     assert begun.wait(20)
-    cancel.set("by the user")
+    cancel.set(BY_USER)
     error = reading.end()
     assert isinstance(error, Cancelled)
     assert str(error) == "by the user"

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from gligabao.errors import StoreError
-from gligabao.records import INTERRUPTED, StopReason, now
+from gligabao.records import INTERRUPTED, Stop, StopKind, StopReason, now
 from gligabao.research.researcher import FAULT
 from gligabao.research.team import LOST_START, PARENT_ENDED
 from gligabao.simulator.replies import call, error, hang, text, tool_calls
@@ -775,6 +775,56 @@ def test_a_stop_of_the_server_does_not_wait_for_an_agent_that_cannot_be_woken(da
     messenger.freed.set()
     join_agents()
     assert check_database(database_url).runs == rows
+
+
+def cancel(world, run_id, stop):
+    researcher, _ = world.services.manager._researchers[run_id]
+    researcher.member.cancel.set(stop)
+
+
+def start_stuck_family(world, *last):
+    """Start a root with alpha, which waits for deep, and beta; deep and beta are stuck. Return their runs by name."""
+    for name in ("deep", "beta"):
+        play(world, name, hang())
+    play(world, "alpha", tool_calls(spawn("deep")), tool_calls(WAIT))
+    root = world.start(
+        tool_calls(spawn("alpha"), spawn("beta")), tool_calls(call("wait_subagents", names=["alpha"])), *last
+    )
+    alpha, beta = (wait_for_child(world, root, name)["id"] for name in ("alpha", "beta"))
+    runs = {"root": root, "alpha": alpha, "beta": beta, "deep": wait_for_child(world, alpha, "deep")["id"]}
+    waiting = {root: "2 waiting alpha", alpha: "2 waiting deep"}
+    wait_until(lambda: all(shape(world.get(run))[-1] == state for run, state in waiting.items()), "agents that wait")
+    assert world.simulator.wait_for_requests(6)
+    return runs
+
+
+def ends_of(world, runs):
+    join_agents(*runs.values())
+    return {name: end_of(world.get(run_id)) for name, run_id in runs.items()}
+
+
+BELOW = ("failed", "cancelled", PARENT_ENDED)
+
+
+@pytest.mark.parametrize("words", ["cancelled: by the user", FAULT])
+def test_a_cancelled_research_ends_with_its_reason_and_those_below_with_theirs(world, words):
+    runs = start_stuck_family(world)
+    cancel(world, runs["root"], Stop(StopKind.USER, words))
+    # The kind decides, whatever the text.
+    cancelled = ("failed", "cancelled", words)
+    expected = {"root": cancelled, "alpha": BELOW, "beta": BELOW, "deep": BELOW}
+    assert ends_of(world, runs) == expected
+
+
+def test_a_cancelled_sub_agent_takes_those_below_with_it_and_its_parent_goes_on(world):
+    runs = start_stuck_family(world, text("Report."))
+    cancel(world, runs["alpha"], Stop(StopKind.USER, "cancelled: by the user"))
+    assert ends_of(world, runs) == {
+        "root": ("completed", "answered", ""),
+        "alpha": ("failed", "cancelled", "cancelled: by the user"),
+        "beta": BELOW,
+        "deep": BELOW,
+    }
 
 
 def test_what_ended_before_its_parent_stays_as_it_was(world):

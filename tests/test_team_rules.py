@@ -16,7 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 
 from gligabao.agent.tools.team import Ended, Received, Sibling
 from gligabao.errors import Conflict, StoreError, ToolError, Unavailable
-from gligabao.records import INTERRUPTED, Ending, Run, StateName, Status, StopReason, now
+from gligabao.records import INTERRUPTED, Ending, Run, StateName, Status, Stop, StopKind, StopReason, now
 from gligabao.research.messenger import QueueMessenger
 from gligabao.research.team import LOST_START, PARENT_ENDED, Member, Siblings, Subagents
 from tests.teams import WAIT_SECONDS
@@ -88,8 +88,8 @@ class Office:
         self._employ(member)
         return member
 
-    def end_runs(self, run_id, *, error):
-        assert run_id in self.lost and error == LOST_START, "no agent is ever stuck here"
+    def end_runs(self, run_id, *, stop):
+        assert run_id in self.lost and stop.ending() == LOST, "no agent is ever stuck here"
         return now()
 
     def find_lost(self, member):
@@ -123,9 +123,7 @@ class Agent:
         self._waking.__exit__(None, None, None)
 
     def _stop(self):
-        reason = self.member.cancel.reason
-        stop_reason = StopReason.INTERRUPTED if reason == INTERRUPTED else StopReason.CANCELLED
-        self.end(Ending(Status.FAILED, stop_reason, error=reason))
+        self.end(self.member.cancel.stop.ending())
 
 
 @dataclass(eq=False)
@@ -161,11 +159,10 @@ class Node:
         return self.ending is None
 
     def end(self, ending):
-        reason = INTERRUPTED if ending.error == INTERRUPTED else PARENT_ENDED
-        stop_reason = StopReason.INTERRUPTED if reason == INTERRUPTED else StopReason.CANCELLED
+        below = Ending(Status.FAILED, StopReason.CANCELLED, error=PARENT_ENDED)
         for child in self.children.values():
             if child.works:
-                child.end(Ending(Status.FAILED, stop_reason, error=reason))
+                child.end(ending if ending.stop_reason is StopReason.INTERRUPTED else below)
         self.ending = ending
         self.inbox.clear()
 
@@ -243,7 +240,17 @@ class TeamRules(RuleBasedStateMachine):
         """The server stops, as far as this research is concerned."""
         if node.root.works:
             interrupted = Ending(Status.FAILED, StopReason.INTERRUPTED, error=INTERRUPTED)
-            self.expect_ends(node.root, lambda: self.agent(node.root).member.cancel.set(INTERRUPTED), interrupted)
+            self.expect_ends(node.root, lambda: self.cancel(node.root, StopKind.INTERRUPTED, INTERRUPTED), interrupted)
+
+    @rule(node=nodes, words=st.sampled_from(["cancelled: by the user", INTERRUPTED]))
+    def cancel_one(self, node, words):
+        """The user cancels it. What the text says changes nothing."""
+        if node.works:
+            cancelled = Ending(Status.FAILED, StopReason.CANCELLED, error=words)
+            self.expect_ends(node, lambda: self.cancel(node, StopKind.USER, words), cancelled)
+
+    def cancel(self, node, kind, words):
+        self.agent(node).member.cancel.set(Stop(kind, words))
 
     def expect_ends(self, node, act, ending):
         expected = {one.id for one in (node, *node.below) if one.works}

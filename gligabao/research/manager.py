@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gligabao.errors import Stopping, StoreError, Unavailable
-from gligabao.records import INTERRUPTED, Ending, NewRun, Run, Status, StopReason, now
+from gligabao.records import INTERRUPTED, Ending, NewRun, Run, Status, Stop, StopKind, StopReason, now
 from gligabao.research.messenger import close_inbox
 from gligabao.research.recorder import Recorder, store_in_the_end
 from gligabao.research.researcher import Researcher, Shared
@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 FULL_RETRY_SECONDS = 30
 NO_INBOX = "the message system failed"
 NO_THREAD = "the server could not start a thread for this research"
+_SERVER_STOPS = Stop(StopKind.INTERRUPTED, INTERRUPTED)
 
 
 class _Place:
@@ -112,7 +113,7 @@ class Manager:
             self._stopping = True
             researchers = [researcher for researcher, _ in self._researchers.values()]
         for researcher in researchers:
-            researcher.member.cancel.set(INTERRUPTED)
+            researcher.member.cancel.set(_SERVER_STOPS)
 
     def join(self, seconds: float) -> bool:
         """Wait up to `seconds` for every agent to end, and tell whether all have."""
@@ -207,9 +208,9 @@ class Manager:
             while starting & self._starting:
                 self._idle.wait(1)
             lost = [run_id for run_id in stored if run_id not in self._researchers]
+        reason = StopKind.LOST_START.stop_reason
         for run_id in lost:
-            error, at = LOST_START, now()
-            if shared.runs.end_subtree(run_id, owner=shared.owner, error=error, stop_reason=StopReason.ERROR, at=at):
+            if shared.runs.end_subtree(run_id, owner=shared.owner, error=LOST_START, stop_reason=reason, at=now()):
                 log.warning("run %s was stored, but the answer to its start was lost: ended it", run_id)
 
     def _launch(self, member: Member, place: "_Place") -> None:
@@ -221,7 +222,7 @@ class Manager:
             place.is_taken = True
             stopping = self._stopping
         if stopping:
-            member.cancel.set(INTERRUPTED)
+            member.cancel.set(_SERVER_STOPS)
         try:
             thread.start()
         except RuntimeError as error:

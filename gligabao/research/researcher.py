@@ -20,17 +20,18 @@ from gligabao.config import Config
 from gligabao.errors import Cancelled, GligabaoError, RunLost
 from gligabao.model.client import ModelConnection, ModelServer
 from gligabao.reader.page import Allow, PageReader
-from gligabao.records import INTERRUPTED, Ending, Run, Status, StopReason, now
+from gligabao.records import Ending, Run, Status, Stop, StopKind, StopReason, now
 from gligabao.research.messenger import Messenger, close_inbox
 from gligabao.research.recorder import Recorder, store_in_the_end
-from gligabao.research.team import LOST_START, MAX_DEPTH, Member, Siblings, StartAgent, Subagents
+from gligabao.research.team import MAX_DEPTH, Member, Siblings, StartAgent, Subagents
 from gligabao.search.anthropic_search import AnthropicSearch
 from gligabao.search.unavailable import UnavailableSearch
 from gligabao.store.runs import Runs
 
 log = logging.getLogger(__name__)
 
-FAULT = "a fault of the server ended this research: its log has the details"
+FAULT = "internal error; see the server log"
+_FAULT = Stop(StopKind.FAULT, FAULT)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Researcher:
             cancel=self.member.cancel,
             closing=self._shared.closing,
         )
-        ending = _failed(FAULT, StopReason.ERROR)
+        ending = _FAULT.ending()
         ended_at = ""
         try:
             ending = self._research_to_end(recorder)
@@ -78,11 +79,11 @@ class Researcher:
             ended_at = recorder.end(ending, not_before=last_below)
             log.info("run %s %s (%s)", self._run.id, ending.status, ending.stop_reason)
         except Exception:
-            # Whatever could not be written, the run must not stay at work: end it with nothing but that.
+            # Whatever could not be written, the run must not stay at work: store its end and nothing else.
             log.exception("the thread of run %s failed", self._run.id)
-            ending = _failed(FAULT, StopReason.ERROR)
-            self.member.cancel.set(FAULT)
-            ended_at = self._end_runs(self._run.id, error=FAULT)
+            ending = _FAULT.ending()
+            self.member.cancel.set(_FAULT)
+            ended_at = self._end_runs(self._run.id, stop=_FAULT)
         finally:
             self.member.at_rest.set()
             self.member.end(ending, ended_at or now())
@@ -90,15 +91,16 @@ class Researcher:
     def _research_to_end(self, recorder: Recorder) -> Ending:
         try:
             outcome = self._research(recorder)
-        except (Cancelled, RunLost) as stop:
-            # A run that was ended by someone else: the fence keeps its end as it is.
-            reason = self.member.cancel.reason or str(stop)
-            return _failed(reason, StopReason.INTERRUPTED if reason == INTERRUPTED else StopReason.CANCELLED)
+        except Cancelled as cancelled:
+            return cancelled.stop.ending()
+        except RunLost as lost:
+            # Someone else ended the run, and its stored end stays as it is.
+            return (self.member.cancel.stop or Stop(StopKind.RUN_LOST, str(lost))).ending()
         except GligabaoError as error:
-            return _failed(str(error), StopReason.ERROR)
+            return Ending(Status.FAILED, StopReason.ERROR, error=str(error))
         except Exception:
             log.exception("run %s failed", self._run.id)
-            return _failed(FAULT, StopReason.ERROR)
+            return _FAULT.ending()
         return Ending(Status.COMPLETED, outcome.stop_reason, report=outcome.report)
 
     def _research(self, recorder: Recorder) -> Outcome:
@@ -144,15 +146,14 @@ class Researcher:
         system = self._shared.prompts.web_search(date=today)
         return AnthropicSearch(connection=connection, model=self._run.model, system=system)
 
-    def _end_runs(self, run_id: int, *, error: str) -> str:
-        reasons = {INTERRUPTED: StopReason.INTERRUPTED, FAULT: StopReason.ERROR, LOST_START: StopReason.ERROR}
-        stop_reason = reasons.get(error, StopReason.CANCELLED)
+    def _end_runs(self, run_id: int, *, stop: Stop) -> str:
         shared = self._shared
         ended_at = ""
 
         def end() -> None:
             nonlocal ended_at
-            shared.runs.end_subtree(run_id, owner=shared.owner, error=error, stop_reason=stop_reason, at=now())
+            reason = stop.kind.stop_reason
+            shared.runs.end_subtree(run_id, owner=shared.owner, error=stop.text, stop_reason=reason, at=now())
             run = shared.runs.get_run(run_id, user_id=self._run.user_id)
             ended_at = (run and run.finished_at) or ""
 
@@ -167,7 +168,3 @@ class Researcher:
 
     def _store(self, write: Callable[[], None], what: str) -> None:
         store_in_the_end(write, closing=self._shared.closing, what=what)
-
-
-def _failed(error: str, stop_reason: StopReason) -> Ending:
-    return Ending(Status.FAILED, stop_reason, error=error)

@@ -15,7 +15,7 @@ from gligabao.agent.tools import MAX_NAME_CHARACTERS
 from gligabao.agent.tools.team import Ended, Received, Sibling
 from gligabao.cancel import Cancel
 from gligabao.errors import Conflict, StoreError, ToolError, Unavailable
-from gligabao.records import INTERRUPTED, Ending, Run, Status, StopReason
+from gligabao.records import Ending, Run, Status, Stop, StopKind
 from gligabao.research.messenger import INBOX_SIZE, InboxFull, Messenger, NoInbox, send_message
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,9 @@ MAX_SUBAGENTS_PER_TREE = 10
 MAX_DEPTH = 2
 """Generations of sub-agents: those of the second spawn none."""
 PARENT_ENDED = "cancelled: the agent that spawned it ended"
-LOST_START = "the database failed while this research was started: nobody was told of it, and it did not begin"
+LOST_START = "the database failed during the start; this research never ran"
+_PASSED_DOWN = frozenset({StopKind.INTERRUPTED})
+"""The kinds of stop that are the same for the agents below: the others tell them only that their parent ended."""
 STUCK_SECONDS = 5.0
 """An agent that was told to stop and does not within this time is given up."""
 _LOOK_SECONDS = 30.0
@@ -51,7 +53,7 @@ class Member:
         self.parent = parent
         self.tree: Tree = parent.tree if parent else Tree()
         self.depth: int = parent.depth + 1 if parent else 0
-        self.cancel: Cancel = parent.cancel.child(reason_below) if parent else Cancel()
+        self.cancel: Cancel = parent.cancel.child(stop_below) if parent else Cancel()
         self.children: dict[str, Member] = {}
         self.ending: Ending | None = None
         """How it ended; None while it works."""
@@ -84,12 +86,12 @@ class StartAgent(Protocol):
 
 
 class EndRuns(Protocol):
-    """Ends a run and all below it that are still at work, in the database.
+    """Ends a run, and all runs below it that are still at work, in the database.
 
-    Returns the time of the end when that is stored, "" when it could not be.
+    Returns the time of the end, "" when it could not be stored.
     """
 
-    def __call__(self, run_id: int, *, error: str) -> str: ...
+    def __call__(self, run_id: int, *, stop: Stop) -> str: ...
 
 
 class FindLost(Protocol):
@@ -98,9 +100,11 @@ class FindLost(Protocol):
     def __call__(self, member: Member) -> list[Run]: ...
 
 
-def reason_below(reason: str) -> str:
-    """Return why the sub-agents of an agent stop when it stops for `reason`."""
-    return INTERRUPTED if reason == INTERRUPTED else PARENT_ENDED
+def stop_below(stop: Stop | None) -> Stop:
+    """Return the stop of an agent's sub-agents when that agent ends because of `stop` (None: it is done)."""
+    if stop is not None and stop.kind in _PASSED_DOWN:
+        return stop
+    return Stop(StopKind.PARENT_ENDED, PARENT_ENDED)
 
 
 class Subagents:
@@ -136,15 +140,14 @@ class Subagents:
 
         Raises `StoreError`.
         """
+        stop = Stop(StopKind.LOST_START, LOST_START)
         for run in self._find_lost(self._member):
             child = Member(run, parent=self._member)
             child.at_rest.set()
             with self._member.tree.lock:
                 self._member.tree.spawned += 1
             self._member.add(child)
-            child.end(
-                Ending(Status.FAILED, StopReason.ERROR, error=LOST_START), self._end_runs(run.id, error=LOST_START)
-            )
+            child.end(stop.ending(), self._end_runs(run.id, stop=stop))
         self.is_in_doubt = False
 
     def names(self) -> list[str]:
@@ -175,12 +178,12 @@ class Subagents:
 
         Returns the time of the last end of a sub-agent: this agent's must not be before it.
         """
-        reason = reason_below(self._member.cancel.reason)
+        stop = stop_below(self._member.cancel.stop)
         with self._member.tree.lock:
             children = list(self._member.children.values())
         working = [child for child in children if not child.ended.is_set()]
         for child in working:
-            child.cancel.set(reason)
+            child.cancel.set(stop)
         deadline = time.monotonic() + STUCK_SECONDS
         for child in working:
             if child.at_rest.wait(max(0.0, deadline - time.monotonic())):
@@ -188,7 +191,7 @@ class Subagents:
                 child.ended.wait()
             else:
                 log.error("run %s was cancelled and its agent is stuck: ending the run without it", child.run.id)
-                child.ended_at = self._end_runs(child.run.id, error=reason)
+                child.ended_at = self._end_runs(child.run.id, stop=stop)
         return max((child.ended_at for child in children), default="")
 
     @contextmanager

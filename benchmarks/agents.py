@@ -81,7 +81,9 @@ def _work(services: Services, agents: int, steps: int) -> dict:
     base_mb = memory_mb("VmRSS")
     before = os.times()
     started = [
-        services.manager.start(user_id=f"u{number // 3}", topic=f"Topic {number}", max_steps=steps, model="")
+        services.manager.start(
+            user_id=f"u{number // 3}", topic=f"Topic {number}", max_steps=steps, model="", dataset="main"
+        )
         for number in range(agents)
     ]
     while services.manager.working:

@@ -7,6 +7,7 @@ from gligabao.agent.loop import Agent
 from gligabao.agent.tools import Tool, Toolbox, ToolInput
 from gligabao.cancel import Cancel, Watchdog
 from gligabao.model.client import ModelServer
+from gligabao.model.conversation import Conversation
 from gligabao.model.prices import Prices
 from gligabao.records import Ending, NewRun, StateName, Status
 from gligabao.research.recorder import Recorder
@@ -41,7 +42,7 @@ class OneAgent:
                     LookUp,
                     StateName.USING_TOOL,
                     lambda given: given.word,
-                    lambda given, observer: look_up(given.word),
+                    lambda given: look_up(given.word),
                 )
             ]
         )
@@ -57,12 +58,11 @@ class OneAgent:
             outcome = Agent(
                 connection=connection,
                 model=MODEL,
-                system="Research.",
                 toolbox=self._toolbox,
                 max_steps=steps,
                 max_answer_tokens=16000,
                 observer=recorder,
-            ).run("The topic")
+            ).run(Conversation(system="Research.", topic="The topic", tools=self._toolbox.schemas))
         finally:
             connection.close()
         recorder.end(Ending(Status.COMPLETED, outcome.stop_reason, report=outcome.report))

@@ -49,7 +49,9 @@ def stop_manager(database_url: str, model_url: str, agents: int) -> float:
         )
         try:
             for number in range(agents):
-                services.manager.start(user_id=f"u{number // 3}", topic="The topic", max_steps=8, model="")
+                services.manager.start(
+                    user_id=f"u{number // 3}", topic="The topic", max_steps=8, model="", dataset="main"
+                )
             wait_for_calls(FakeModel(model_url), agents)
             began = time.monotonic()
             services.manager.begin_stop()

@@ -139,12 +139,12 @@ class Watchdog:
             self._live.discard(key)
 
     def start(self) -> None:
-        """Start the thread now, so that no later deadline can fail because the system gives no more threads."""
+        """Start the thread now, so that no later deadline fails because the system has no thread left."""
         with self._changed:
             self._ensure_thread()
 
     def close(self) -> None:
-        """End the thread; deadlines that are still open no longer fire."""
+        """End the thread. Deadlines that are still open never fire."""
         with self._changed:
             self._closed = True
             self._changed.notify()

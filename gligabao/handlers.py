@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from gligabao.agent.limits import DEFAULT_STEPS, MAX_STEPS, MAX_TOPIC_CHARACTERS
 from gligabao.config import Config
 from gligabao.errors import BadInput, NotFound, StoreError
 from gligabao.records import Run, Status
@@ -26,9 +27,6 @@ from gligabao.research.manager import Manager
 from gligabao.store.database import Database, is_sqlite, sqlite_path
 from gligabao.store.runs import Runs
 
-MAX_TOPIC_CHARACTERS = 2000
-MAX_STEPS = 40
-DEFAULT_STEPS = 20
 MAX_ID = 2**63 - 1
 MAX_FAULTS = 20
 """How many faults of an input are told."""
@@ -118,7 +116,11 @@ class Handlers:
         """Start a research and return its run."""
         given = check(StartResearch, body)
         return self._manager.start(
-            user_id=given.user_id, topic=given.topic, max_steps=given.max_steps, model=given.model
+            user_id=given.user_id,
+            topic=given.topic,
+            max_steps=given.max_steps,
+            model=given.model,
+            dataset=given.dataset,
         )
 
     def list_research(self, query: Mapping[str, str]) -> list[Run]:

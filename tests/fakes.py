@@ -6,7 +6,7 @@ from collections.abc import Callable
 from gligabao.errors import GligabaoError
 from gligabao.model.client import Request
 from gligabao.model.reply import Reply
-from gligabao.records import StateName, Stop, StopKind, Usage
+from gligabao.records import Run, StateName, Status, Stop, StopKind, Usage, now
 
 BY_USER = Stop(StopKind.USER, "by the user")
 
@@ -68,3 +68,29 @@ class FakeObserver:
 
     def retrying(self, note: str) -> None:
         self.lines.append(note)
+
+
+def new_run(run_id: int, *, parent_id: int | None = None, name: str = "", reason: str = "") -> Run:
+    """A run that was just recorded, in no database."""
+    return Run(
+        id=run_id,
+        user_id="u1",
+        parent_id=parent_id,
+        name=name,
+        reason=reason,
+        topic="a topic",
+        status=Status.RUNNING,
+        state=StateName.STARTING,
+        model="m",
+        max_steps=10,
+        steps=0,
+        tool_calls=0,
+        input_tokens=0,
+        output_tokens=0,
+        cost_usd=0.0,
+        report="",
+        error="",
+        stop_reason=None,
+        created_at=now(),
+        finished_at=None,
+    )

@@ -193,9 +193,10 @@ class Stalls:
         return self._shows(name, f"reading {self._silence.url}")
 
     def _waiting(self, name: str) -> Callable[[], bool]:
-        self._play(f"{name}-below", hang())
+        below = self._play(f"{name}-below", hang())
         self._play(name, tool_calls(spawn(f"{name}-below")), tool_calls(call("wait_subagents")))
-        return self._shows(name, f"waiting {name}-below")
+        waits = self._shows(name, f"waiting {name}-below")
+        return lambda: below() and waits()
 
     def _listening(self, name: str) -> Callable[[], bool]:
         self._play(name, tool_calls(call("read_messages", wait_seconds=60)))

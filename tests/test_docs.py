@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from gligabao.agent import limits as agent_limits
 from gligabao.agent.marking import Marker
-from gligabao.agent.tools.team import DEFAULT_STEPS, sibling_tools, subagent_tools
-from gligabao.agent.tools.web import MAX_PAGE_CHARACTERS, WebTools
+from gligabao.agent.tools.team import sibling_tools, subagent_tools
+from gligabao.agent.tools.web import WebTools
 from gligabao.app import create_app, open_services
 from gligabao.config import Config
 from gligabao.errors import GligabaoError
@@ -19,7 +20,6 @@ from gligabao.reader.guard import MAX_URL_CHARS
 from gligabao.reader.page import Limits
 from gligabao.records import INTERRUPTED, Run, State, StateName, Status, StopReason
 from gligabao.research import team
-from gligabao.research.messenger import INBOX_SIZE
 from gligabao.search.anthropic_search import FIRST_TOKENS, SECOND_TOKENS, TOOL
 from gligabao.simulator import DEMO_TEAM_TOPIC
 from gligabao.web.auth import Unauthorized
@@ -137,7 +137,7 @@ def test_the_limits_of_the_tools_are_those_of_the_code():
     reading = section(chapter, "### fetch_url")
     limits = Limits()
     for limit in (
-        f"the first {MAX_PAGE_CHARACTERS:,} characters",
+        f"the first {agent_limits.MAX_PAGE_CHARACTERS:,} characters",
         f"at most {MAX_URL_CHARS:,} characters",
         f"| {limits.max_bytes // 1024**2} MiB",
         f"| {limits.total_seconds} seconds; {limits.connect_seconds} to connect, {limits.read_seconds} of silence |",
@@ -149,16 +149,16 @@ def test_the_limits_of_the_tools_are_those_of_the_code():
 def test_the_limits_of_teams_are_those_of_the_code():
     page = read("docs/teams.md")
     for limit in (
-        f"| sub-agents of one agent | {team.MAX_SUBAGENTS_PER_AGENT} |",
-        f"| sub-agents in a whole tree | {team.MAX_SUBAGENTS_PER_TREE} |",
-        f"| generations of sub-agents | {team.MAX_DEPTH} |",
-        f"| {DEFAULT_STEPS} unless its parent says otherwise",
-        f"{INBOX_SIZE} unread messages",
+        f"| sub-agents of one agent | {agent_limits.MAX_SUBAGENTS_PER_AGENT} |",
+        f"| sub-agents in a whole tree | {agent_limits.MAX_SUBAGENTS_PER_TREE} |",
+        f"| generations of sub-agents | {agent_limits.MAX_DEPTH} |",
+        f"| {agent_limits.DEFAULT_SUBAGENT_STEPS} unless its parent says otherwise",
+        f"{agent_limits.INBOX_SIZE} unread messages",
         f"`{team.PARENT_ENDED}`",
     ):
         assert limit in page
     described = " ".join(section(read("docs/how-it-works.md"), "### send_message").split())
-    assert f"{INBOX_SIZE} unread messages" in described
+    assert f"{agent_limits.INBOX_SIZE} unread messages" in described
 
 
 def test_the_demo_of_a_team_is_shown_with_its_topic():

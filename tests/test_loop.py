@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from gligabao.agent.loop import MAX_CALLS, Agent
+from gligabao.agent.limits import MAX_CALLS
+from gligabao.agent.loop import Agent
 from gligabao.agent.tools import Tool, Toolbox, ToolInput
 from gligabao.agent.turn import CUT_MARK
 from gligabao.errors import Cancelled, ModelError, PromptTooLong, ToolError
-from gligabao.model.conversation import LEFT_OUT
+from gligabao.model.conversation import LEFT_OUT, Conversation
 from gligabao.model.reply import Reply
 from gligabao.records import StateName, StopReason
 from tests.fakes import BY_USER, FakeConnection, FakeObserver, calls, text
@@ -18,7 +19,7 @@ class LookUp(ToolInput):
     word: str
 
 
-def look_up(given, observer):
+def look_up(given):
     if given.word == "missing":
         raise ToolError("no such word")
     if given.word == "bug":
@@ -33,12 +34,19 @@ def agent(connection, *, max_steps=5, observer=None):
     return Agent(
         connection=connection,
         model="m",
-        system="Be an agent.",
         toolbox=TOOLBOX,
         max_steps=max_steps,
         max_answer_tokens=100,
         observer=observer or FakeObserver(),
     )
+
+
+def conversation(topic="Topic"):
+    return Conversation(system="Be an agent.", topic=topic, tools=TOOLBOX.schemas)
+
+
+def run(connection, *, topic="Topic", **more):
+    return agent(connection, **more).run(conversation(topic))
 
 
 def results(request):
@@ -48,15 +56,32 @@ def results(request):
 
 def test_text_without_a_tool_call_is_the_report():
     observer = FakeObserver()
-    outcome = agent(FakeConnection(text("The ", "report.")), observer=observer).run("Topic?")
+    outcome = run(FakeConnection(text("The ", "report.")), observer=observer, topic="Topic?")
     assert (outcome.report, outcome.stop_reason) == ("The report.", StopReason.ANSWERED)
     assert observer.lines == ["1 thinking step 1 of 5", "1 answered"]
 
 
 def test_the_topic_is_the_user_turn_as_given():
     connection = FakeConnection(text("Report."))
-    agent(connection).run("  Topic\n? ")
+    run(connection, topic="  Topic\n? ")
     assert connection.requests[0]["messages"] == [{"role": "user", "content": "  Topic\n? "}]
+
+
+def test_a_conversation_goes_on_from_any_step():
+    stored = conversation()
+    stored.add_assistant(calls(("look_up", {"word": "tide"})).content)
+    stored.add_user([{"type": "tool_result", "tool_use_id": "toolu_x", "content": "about tide"}])
+    connection, observer = FakeConnection(calls(("look_up", {"word": "ebb"})), text("Report.")), FakeObserver()
+    outcome = agent(connection, max_steps=4, observer=observer).run(stored, first_step=3)
+    assert (outcome.report, outcome.stop_reason) == ("Report.", StopReason.MAX_STEPS)
+    assert [message["role"] for message in connection.requests[0]["messages"]] == ["user", "assistant", "user"]
+    assert observer.lines == [
+        "3 thinking step 3 of 4",
+        "3 answered",
+        "3 searching ebb",
+        "4 writing_report step 4 of 4, the last: writing the report",
+        "4 answered",
+    ]
 
 
 def test_every_call_of_an_answer_gets_one_result_in_order_in_one_message():
@@ -72,7 +97,7 @@ def test_every_call_of_an_answer_gets_one_result_in_order_in_one_message():
         text("Report."),
     )
     observer = FakeObserver()
-    agent(connection, observer=observer).run("Topic")
+    run(connection, observer=observer)
     asked = connection.requests[1]["messages"][1]["content"]
     given = results(connection.requests[1])
     assert [block["tool_use_id"] for block in given] == [block["id"] for block in asked]
@@ -82,7 +107,7 @@ def test_every_call_of_an_answer_gets_one_result_in_order_in_one_message():
     assert contents[3] == (
         'look_up: "word" is missing; "wrd" is not a field of this tool. Its input is {"word": "..."}'
     )
-    assert "a fault of this server" in contents[4] and "ZeroDivision" not in contents[4]
+    assert "an internal error of the server" in contents[4] and "ZeroDivision" not in contents[4]
     assert contents[5] == "(no output)"
     assert observer.lines[2:8] == [
         "1 searching tide",
@@ -98,7 +123,7 @@ def test_every_call_of_an_answer_gets_one_result_in_order_in_one_message():
 @pytest.mark.parametrize("odd", ["text", None, 3, [], ["word"]])
 def test_an_input_that_is_no_object_is_told_to_the_model(odd):
     connection = FakeConnection(calls(("look_up", odd)), text("Report."))
-    agent(connection).run("Topic")
+    run(connection)
     assert results(connection.requests[1])[0]["content"].startswith("look_up: the input is no object")
 
 
@@ -109,7 +134,7 @@ def test_assistant_content_goes_back_as_it_came():
         {"type": "tool_use", "id": "toolu_x", "name": "look_up", "input": {"word": "tide"}},
     ]
     connection = FakeConnection(Reply(content, "tool_use", {}), text("Report."))
-    agent(connection).run("Topic")
+    run(connection)
     assert connection.requests[1]["messages"][1] == {"role": "assistant", "content": content}
 
 
@@ -117,14 +142,14 @@ def test_blank_texts_which_the_api_refuses_are_not_sent_back():
     reply = calls(("look_up", {"word": "tide"}))
     reply.content.insert(0, {"type": "text", "text": " \n"})
     connection = FakeConnection(reply, text("Report."))
-    agent(connection).run("Topic")
+    run(connection)
     assert [block["type"] for block in connection.requests[1]["messages"][1]["content"]] == ["tool_use"]
 
 
 def test_the_last_step_lists_the_tools_but_may_not_use_them():
     connection = FakeConnection(calls(("look_up", {"word": "tide"})), text("Report."))
     observer = FakeObserver()
-    outcome = agent(connection, max_steps=2, observer=observer).run("Topic")
+    outcome = run(connection, max_steps=2, observer=observer)
     assert outcome.stop_reason == StopReason.MAX_STEPS
     assert "tool_choice" not in connection.requests[0]
     assert connection.requests[1]["tool_choice"] == {"type": "none"}
@@ -134,7 +159,7 @@ def test_the_last_step_lists_the_tools_but_may_not_use_them():
 
 def test_a_server_that_ignores_none_is_asked_once_more_without_tools():
     connection = FakeConnection(calls(("look_up", {"word": "tide"}), say="I will look."), text("Report."))
-    outcome = agent(connection, max_steps=1).run("Topic")
+    outcome = run(connection, max_steps=1)
     assert outcome.report == "Report."
     second = connection.requests[1]
     assert "tools" not in second and "tool_choice" not in second
@@ -145,9 +170,9 @@ def test_a_server_that_ignores_none_is_asked_once_more_without_tools():
 def test_a_server_that_ignores_none_twice_ends_with_the_text_there_is():
     again = calls(("look_up", {"word": "tide"}))
     said = calls(("look_up", {"word": "tide"}), say="What I know.")
-    assert agent(FakeConnection(said, again), max_steps=1).run("Topic").report == "What I know."
+    assert run(FakeConnection(said, again), max_steps=1).report == "What I know."
     with pytest.raises(ModelError, match="the model wrote no report"):
-        agent(FakeConnection(again, again), max_steps=1).run("Topic")
+        run(FakeConnection(again, again), max_steps=1)
 
 
 @pytest.mark.parametrize(
@@ -155,16 +180,16 @@ def test_a_server_that_ignores_none_twice_ends_with_the_text_there_is():
 )
 def test_an_empty_answer_is_asked_for_once_more(empty):
     connection = FakeConnection(empty, text("Report."))
-    assert agent(connection).run("Topic").report == "Report."
+    assert run(connection).report == "Report."
     assert [message["role"] for message in connection.requests[1]["messages"]] == ["user", "user"]
     with pytest.raises(ModelError, match="the model wrote no report"):
-        agent(FakeConnection(empty, empty)).run("Topic")
+        run(FakeConnection(empty, empty))
 
 
 def test_a_cut_report_is_continued_and_joined():
     observer = FakeObserver()
     connection = FakeConnection(text("The rep", stop_reason="max_tokens"), text("ort."))
-    outcome = agent(connection, observer=observer).run("Topic")
+    outcome = run(connection, observer=observer)
     assert outcome.report == "The report."
     assert [message["role"] for message in connection.requests[1]["messages"]] == ["user", "assistant", "user"]
     assert observer.lines == ["1 thinking step 1 of 5", "1 answered"]
@@ -172,7 +197,7 @@ def test_a_cut_report_is_continued_and_joined():
 
 def test_a_report_that_stays_cut_says_so():
     cut = text("more ", stop_reason="max_tokens")
-    outcome = agent(FakeConnection(cut, cut, cut, cut)).run("Topic")
+    outcome = run(FakeConnection(cut, cut, cut, cut))
     assert outcome.report == f"more more more more\n\n{CUT_MARK}"
 
 
@@ -180,7 +205,7 @@ def test_a_cut_text_may_go_on_to_call_tools():
     connection = FakeConnection(
         text("First I ", stop_reason="max_tokens"), calls(("look_up", {"word": "tide"})), text("Report.")
     )
-    assert agent(connection).run("Topic").report == "Report."
+    assert run(connection).report == "Report."
     assert results(connection.requests[2])[0]["content"] == "about tide"
 
 
@@ -188,7 +213,7 @@ def test_a_cut_call_is_not_run_but_answered():
     connection = FakeConnection(
         calls(("look_up", {"word": "tide"}), ("look_up", {"word": "bu"}), stop_reason="max_tokens"), text("Report.")
     )
-    agent(connection).run("Topic")
+    run(connection)
     whole, cut = results(connection.requests[1])
     assert whole["content"] == "about tide"
     assert cut["is_error"] and "was not run" in cut["content"]
@@ -198,7 +223,7 @@ def test_calls_beyond_what_an_answer_may_hold_are_answered_but_not_run():
     wanted = [("look_up", {"word": f"w{number}"}) for number in range(MAX_CALLS + 3)]
     connection = FakeConnection(calls(*wanted), text("Report."))
     observer = FakeObserver()
-    agent(connection, observer=observer).run("Topic")
+    run(connection, observer=observer)
     asked = connection.requests[1]["messages"][1]["content"]
     given = results(connection.requests[1])
     assert [block["tool_use_id"] for block in given] == [block["id"] for block in asked]
@@ -210,7 +235,7 @@ def test_calls_beyond_what_an_answer_may_hold_are_answered_but_not_run():
 
 
 def test_an_answer_that_filled_the_context_window_ends_the_run():
-    outcome = agent(FakeConnection(text("Half", stop_reason="model_context_window_exceeded"))).run("Topic")
+    outcome = run(FakeConnection(text("Half", stop_reason="model_context_window_exceeded")))
     assert (outcome.report, outcome.stop_reason) == (f"Half\n\n{CUT_MARK}", StopReason.CONTEXT)
 
 
@@ -221,7 +246,7 @@ def test_a_prompt_that_is_too_long_is_shortened_and_the_next_call_is_the_last():
         reply.content.insert(0, thinking)
     observer = FakeObserver()
     connection = FakeConnection(*replies, PromptTooLong("too long", excess=1.05), text("Report."))
-    outcome = agent(connection, observer=observer).run("Topic")
+    outcome = run(connection, observer=observer)
     assert (outcome.report, outcome.stop_reason) == ("Report.", StopReason.CONTEXT)
     messages = connection.requests[-1]["messages"]
     shown = [m["content"][0]["content"][:9] for m in messages[2:-1:2]]
@@ -237,19 +262,19 @@ def test_a_prompt_that_stays_too_long_is_never_sent_again_unchanged():
     too_long = [PromptTooLong("too long") for _ in range(9)]
     connection = FakeConnection(long, *too_long)
     with pytest.raises(PromptTooLong):
-        agent(connection).run("Topic")
+        run(connection)
     bodies = [json.dumps(request) for request in connection.requests]
     assert len(bodies) > 2 and len(set(bodies)) == len(bodies)
 
 
 def test_a_topic_that_does_not_fit_fails():
     with pytest.raises(PromptTooLong):
-        agent(FakeConnection(PromptTooLong("too long"))).run("Topic")
+        run(FakeConnection(PromptTooLong("too long")))
 
 
 def test_a_failing_model_call_fails_the_run():
     with pytest.raises(ModelError, match="broken"):
-        agent(FakeConnection(ModelError("broken"))).run("Topic")
+        run(FakeConnection(ModelError("broken")))
 
 
 def test_a_stop_between_two_tools_runs_no_further_tool():
@@ -260,5 +285,5 @@ def test_a_stop_between_two_tools_runs_no_further_tool():
     observer = FakeObserver(stop)
     connection = FakeConnection(calls(("look_up", {"word": "tide"})))
     with pytest.raises(Cancelled):
-        agent(connection, observer=observer).run("Topic")
+        run(connection, observer=observer)
     assert observer.errors == []

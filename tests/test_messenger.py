@@ -5,9 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from gligabao.agent.limits import INBOX_SIZE
 from gligabao.cancel import Cancel
 from gligabao.errors import Cancelled
-from gligabao.research.messenger import INBOX_SIZE, InboxFull, Message, NoInbox, QueueMessenger, send_message
+from gligabao.research.messenger import InboxFull, Message, NoInbox, QueueMessenger, send_message
 from gligabao.simulator.replies import call, error, hang, text, tool_calls
 from tests.checker import check_run
 from tests.fakes import BY_USER
@@ -457,7 +458,7 @@ def test_a_message_system_that_fails_is_a_tool_error(database_url, tmp_path, mad
     )
     tool = "send_message" if made == "send" else "read_messages"
     assert told(world, task_of("alpha")) == [
-        f"! {tool} failed: a fault of this server, not of your call. Try something else"
+        f"! {tool} failed: an internal error of the server, not caused by your call. Try something else"
     ]
     assert children(world, root["id"])["alpha"]["report"] == "By alpha."
     world.close()

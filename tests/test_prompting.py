@@ -237,6 +237,13 @@ def test_each_run_has_a_marker_of_its_own_that_stays():
         assert marker.wrap("a").split("\n")[0] == marker.wrap("b").split("\n")[0] == marker.line
 
 
+def test_a_run_that_goes_on_keeps_its_marker():
+    first = Marker()
+    again = Marker(first.value)
+    assert again.line == first.line
+    assert again.wrap(f"one {first.value} two") == f"{first.line}\none (left out) two\n{first.line}"
+
+
 def forgeries(line):
     """Texts that would hold the marker, or would come to hold it once it is taken out of them."""
     value = line.removeprefix("[untrusted ").removesuffix("]")

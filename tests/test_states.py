@@ -202,7 +202,7 @@ def test_a_search_without_room_for_text_is_asked_once_more(world):
 def test_a_search_that_stays_without_text_is_a_tool_error_and_billed(world):
     world.simulator.play_search("tides", cut_thinking(), cut_thinking())
     run = world.run(tool_calls(call("web_search", query="tides")), text("Report."))
-    assert "brought no text" in shape(run)[2]
+    assert "returned no text" in shape(run)[2]
     bill = world.simulator.billed().total
     assert bill.calls == 4
     assert run["output_tokens"] == bill.output_tokens

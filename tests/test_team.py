@@ -11,6 +11,7 @@ from gligabao.research.researcher import FAULT
 from gligabao.research.team import LOST_START, PARENT_ENDED
 from gligabao.simulator.replies import call, error, hang, text, tool_calls
 from tests.checker import check_database, check_run, read_rows
+from tests.fakes import BY_USER
 from tests.faulty import FailAt
 from tests.teams import (
     WAIT_SECONDS,
@@ -56,6 +57,26 @@ def started(name, run):
 
 def ended(run):
     return f"## {run['name']} (run {run['id']}): completed\n{between_markers(run['report'])}"
+
+
+def cancel(world, run_id, stop):
+    researcher, _ = world.services.manager._researchers[run_id]
+    researcher.member.cancel.set(stop)
+
+
+def start_stuck_family(world, *last, **body):
+    """Start a root with alpha, which waits for deep, and beta; deep and beta are stuck. Return their runs by name."""
+    for name in ("deep", "beta"):
+        play(world, name, hang())
+    play(world, "alpha", tool_calls(spawn("deep")), tool_calls(WAIT))
+    first = tool_calls(spawn("alpha"), spawn("beta")), tool_calls(call("wait_subagents", names=["alpha"]))
+    root = world.start(*first, *last, **body)
+    alpha, beta = (wait_for_child(world, root, name)["id"] for name in ("alpha", "beta"))
+    runs = {"root": root, "alpha": alpha, "beta": beta, "deep": wait_for_child(world, alpha, "deep")["id"]}
+    waiting = {root: "2 waiting alpha", alpha: "2 waiting deep"}
+    wait_until(lambda: all(shape(world.get(run))[-1] == state for run, state in waiting.items()), "agents that wait")
+    assert world.simulator.wait_for_requests(6)
+    return runs
 
 
 # --- a tree
@@ -155,6 +176,17 @@ def test_a_sub_agent_works_on_the_model_of_its_parent_with_the_steps_it_was_give
     bodies = [request.body for request in world.simulator.requests if request.topic == alpha["topic"]]
     assert {body["model"] for body in bodies} == {"simulated-1"}
     assert "You have 40 steps" in bodies[0]["system"]
+
+
+@pytest.mark.parametrize("given", [{"dataset": "notes-2"}, {}])
+def test_sub_agents_of_both_generations_have_the_dataset_of_their_root(world, given):
+    runs = start_stuck_family(world, text("Report."), **given)
+    other = world.start(hang(), dataset="another")
+    datasets = {run_id: agent.member.dataset for run_id, (agent, _) in world.services.manager._researchers.items()}
+    assert datasets == dict.fromkeys(runs.values(), given.get("dataset", "main")) | {other: "another"}
+    for run_id in (runs["root"], other):
+        cancel(world, run_id, BY_USER)
+    join_agents()
 
 
 def test_a_run_that_is_deleted_takes_its_sub_agents_and_all_their_states_with_it(database_url, tmp_path):
@@ -775,27 +807,6 @@ def test_a_stop_of_the_server_does_not_wait_for_an_agent_that_cannot_be_woken(da
     messenger.freed.set()
     join_agents()
     assert check_database(database_url).runs == rows
-
-
-def cancel(world, run_id, stop):
-    researcher, _ = world.services.manager._researchers[run_id]
-    researcher.member.cancel.set(stop)
-
-
-def start_stuck_family(world, *last):
-    """Start a root with alpha, which waits for deep, and beta; deep and beta are stuck. Return their runs by name."""
-    for name in ("deep", "beta"):
-        play(world, name, hang())
-    play(world, "alpha", tool_calls(spawn("deep")), tool_calls(WAIT))
-    root = world.start(
-        tool_calls(spawn("alpha"), spawn("beta")), tool_calls(call("wait_subagents", names=["alpha"])), *last
-    )
-    alpha, beta = (wait_for_child(world, root, name)["id"] for name in ("alpha", "beta"))
-    runs = {"root": root, "alpha": alpha, "beta": beta, "deep": wait_for_child(world, alpha, "deep")["id"]}
-    waiting = {root: "2 waiting alpha", alpha: "2 waiting deep"}
-    wait_until(lambda: all(shape(world.get(run))[-1] == state for run, state in waiting.items()), "agents that wait")
-    assert world.simulator.wait_for_requests(6)
-    return runs
 
 
 def ends_of(world, runs):

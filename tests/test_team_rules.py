@@ -16,9 +16,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 
 from gligabao.agent.tools.team import Ended, Received, Sibling
 from gligabao.errors import Conflict, StoreError, ToolError, Unavailable
-from gligabao.records import INTERRUPTED, Ending, Run, StateName, Status, Stop, StopKind, StopReason, now
+from gligabao.records import INTERRUPTED, Ending, Status, Stop, StopKind, StopReason, now
 from gligabao.research.messenger import QueueMessenger
 from gligabao.research.team import LOST_START, PARENT_ENDED, Member, Siblings, Subagents
+from tests.fakes import new_run
 from tests.teams import WAIT_SECONDS
 
 NAMES = ["a", "b", "c", "d", "e", "f", "g"]
@@ -27,31 +28,6 @@ FAILED = Ending(Status.FAILED, StopReason.ERROR, error="it broke")
 LOST = Ending(Status.FAILED, StopReason.ERROR, error=LOST_START)
 ANSWER_LOST = StoreError("the answer was lost")
 """Refuses a start that is stored all the same."""
-
-
-def new_run(run_id, *, parent_id=None, name="", reason=""):
-    return Run(
-        id=run_id,
-        user_id="u1",
-        parent_id=parent_id,
-        name=name,
-        reason=reason,
-        topic="a topic",
-        status=Status.RUNNING,
-        state=StateName.STARTING,
-        model="m",
-        max_steps=10,
-        steps=0,
-        tool_calls=0,
-        input_tokens=0,
-        output_tokens=0,
-        cost_usd=0.0,
-        report="",
-        error="",
-        stop_reason=None,
-        created_at=now(),
-        finished_at=None,
-    )
 
 
 class Office:

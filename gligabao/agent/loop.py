@@ -1,12 +1,13 @@
 """The loop of one agent: ask the model, run the tools it wants, until it writes its report.
 
-The loop knows no database and no thread. Who wants to follow it, bound it or stop it is its observer.
+The loop knows no database and no thread. Its observer follows it and may stop it.
 """
 
 import logging
 from dataclasses import dataclass
 from typing import Protocol
 
+from gligabao.agent.limits import MAX_CALLS
 from gligabao.agent.tools import Toolbox
 from gligabao.agent.turn import Answer, take_turn
 from gligabao.errors import Cancelled, PromptTooLong, RunLost, ToolError
@@ -18,8 +19,6 @@ from gligabao.records import StateName, StopReason
 log = logging.getLogger(__name__)
 
 CUT_CALL = "this call was cut off at the output limit and was not run: call again with a shorter input"
-MAX_CALLS = 32
-"""Of one answer. More than a model asks for in earnest; one answer has room for tens of thousands, each a state."""
 CALL_TOO_MANY = (
     f"not run: an answer may hold at most {MAX_CALLS} calls. Call it again in your next answer if you need it"
 )
@@ -31,7 +30,7 @@ MAX_SHORTENINGS = 6
 
 
 class Observer(CallObserver, Protocol):
-    """Who follows an agent. Any of these may raise `Cancelled` or `RunLost`, which ends the agent."""
+    """Follows an agent. Any of these may raise `Cancelled` or `RunLost`, which ends the agent."""
 
     def entered(self, state: StateName, *, step: int, detail: str) -> None:
         """The agent begins a model call or a tool run."""
@@ -60,23 +59,22 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A model, a system prompt, a set of tools and limits."""
+    """A model, a set of tools and limits."""
 
     connection: ModelCalls
     model: str
-    system: str
     toolbox: Toolbox
     max_steps: int
     max_answer_tokens: int
     observer: Observer
 
-    def run(self, topic: str) -> Outcome:
-        """Work on the topic until the model writes its report.
+    def run(self, conversation: Conversation, *, first_step: int = 1) -> Outcome:
+        """Go on with the conversation until the model writes its report.
 
-        The last step may not call tools, so there is a report, or `ModelError` says why not.
+        `first_step` is the step that its next answer belongs to. The last step may not call tools, so there is a
+        report, or `ModelError` says why not.
         """
-        conversation = Conversation(system=self.system, topic=topic, tools=self.toolbox.schemas)
-        for step in range(1, self.max_steps + 1):
+        for step in range(first_step, self.max_steps + 1):
             last = step == self.max_steps
             try:
                 answer = self._ask(conversation, step, last=last)
@@ -141,7 +139,7 @@ class Agent:
             error = str(failure)
         except Exception:
             log.exception("the tool %s failed", call.name)
-            error = f"{call.name} failed: a fault of this server, not of your call. Try something else"
+            error = f"{call.name} failed: an internal error of the server, not caused by your call. Try something else"
         self.observer.ran_tool(error)
         return _failed(call, error) if error else _result(call, text)
 
@@ -149,7 +147,7 @@ class Agent:
         if call.cut:
             raise ToolError(CUT_CALL)
         # The API refuses results without text.
-        return self.toolbox.run(call, self.observer).strip() or "(no output)"
+        return self.toolbox.run(call).strip() or "(no output)"
 
 
 def _result(call: ToolCall, text: str) -> Block:

@@ -8,11 +8,11 @@ import secrets
 
 
 class Marker:
-    """The marker of one run."""
+    """The marker of one run. `value` is that of a run that goes on; without one, a new one is drawn."""
 
-    def __init__(self) -> None:
-        self._value = secrets.token_hex(8)
-        self.line = f"[untrusted {self._value}]"
+    def __init__(self, value: str = "") -> None:
+        self.value = value or secrets.token_hex(8)
+        self.line = f"[untrusted {self.value}]"
 
     def wrap(self, text: str) -> str:
         """Return the text between two marker lines."""
@@ -20,4 +20,4 @@ class Marker:
         text = text.encode("utf-8", "ignore").decode("utf-8")
         # Nobody outside can know the value, but a page may echo what a model put into an address. Something is put in
         # its place: what stood around it must not close up to another one.
-        return f"{self.line}\n{text.replace(self._value, '(left out)')}\n{self.line}"
+        return f"{self.line}\n{text.replace(self.value, '(left out)')}\n{self.line}"

@@ -12,6 +12,7 @@ from importlib.resources.abc import Traversable
 import jinja2
 from jinja2 import meta
 
+from gligabao.agent.limits import MAX_BRIEFING_WORDS
 from gligabao.errors import ConfigError
 from gligabao.resources import data_dir
 
@@ -20,7 +21,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "spawn": (),
     "messaging": (),
     "subagent": ("name", "reason", "may_spawn"),
-    "web_search": (),
+    "web_search": ("max_words",),
 }
 """The prompt files, and the variables that each may use."""
 
@@ -56,7 +57,7 @@ class Prompts:
 
     def web_search(self, *, date: str) -> str:
         """Return the system prompt of the call that searches the web."""
-        return self._join("web_search", last_line=f"Today is {date} (UTC).")
+        return self._join("web_search", last_line=f"Today is {date} (UTC).", max_words=f"{MAX_BRIEFING_WORDS:,}")
 
     def _join(self, *parts: str, last_line: str, **values: object) -> str:
         return "\n\n".join([*(self.templates[part].render(values).strip() for part in parts), last_line])

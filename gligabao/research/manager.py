@@ -51,7 +51,7 @@ class Manager:
         """Whether the server is about to leave and starts nothing more."""
         return self._stopping
 
-    def start(self, *, user_id: str, topic: str, max_steps: int, model: str) -> Run:
+    def start(self, *, user_id: str, topic: str, max_steps: int, model: str, dataset: str) -> Run:
         """Record a research, start its agent on a thread of its own and return the run.
 
         Raises `Unavailable` (no model key, server full or stopping) before anything is recorded, and `Conflict`
@@ -70,7 +70,7 @@ class Manager:
         try:
             with self._place() as place:
                 run = shared.runs.start_run(new, owner=shared.owner, max_working=shared.config.max_working_per_user)
-                self._launch(Member(run), place)
+                self._launch(Member(run, dataset=dataset), place)
         except StoreError:
             self._look_for_lost_starts()
             raise

@@ -12,14 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from gligabao.agent.limits import INBOX_SIZE
 from gligabao.cancel import Cancel
 from gligabao.errors import GligabaoError
 from gligabao.records import now
 
 log = logging.getLogger(__name__)
-
-INBOX_SIZE = 64
-"""Unread messages that an inbox holds."""
 
 
 class NoInbox(GligabaoError):

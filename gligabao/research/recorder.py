@@ -1,8 +1,8 @@
-"""Writes down what one agent does: its states, its usage, its end.
+"""Stores what one agent does: its states, its usage, its end.
 
-The recorder is the agent's observer and lives on its thread. It numbers the states itself, so what it failed to
-write is written with the next state: a database that is away for a while costs no state. A run that was
-ended by someone else refuses its writes (`RunLost`), which ends the agent.
+The recorder is the agent's observer and lives on its thread. It numbers the states itself, and what it could not
+store is stored with the next state, so a database that is away for a while costs no state. A run that someone else
+ended refuses its writes (`RunLost`), which ends the agent.
 """
 
 import logging
@@ -23,20 +23,33 @@ _LONGEST_WAIT_SECONDS = 5.0
 
 
 class Recorder:
-    """The observer of one agent that stores everything. Used by the agent's thread only."""
+    """The observer of one agent that stores everything. Used by the agent's thread only.
 
-    def __init__(self, *, runs: Runs, run: Run, owner: str, cancel: Cancel, closing: threading.Event) -> None:
+    `state` and `totals` are those that a run goes on from; without them it has just been recorded.
+    """
+
+    def __init__(
+        self,
+        *,
+        runs: Runs,
+        run: Run,
+        owner: str,
+        cancel: Cancel,
+        closing: threading.Event,
+        state: State | None = None,
+        totals: Totals | None = None,
+    ) -> None:
         self._runs = runs
         self._run_id = run.id
         self._owner = owner
         self._cancel = cancel
         self._closing = closing
-        self._current = State(1, run.state, 0, "", run.created_at)
+        self._current = state or State(1, run.state, 0, "", run.created_at)
         self._error = ""
         self._base_detail = ""
         self._unsaved: dict[int, State] = {}
         self._has_unsaved_usage = False
-        self._totals = Totals(usage=Usage(cost_usd=None) if run.cost_usd is None else Usage())
+        self._totals = totals or Totals(usage=Usage(cost_usd=None) if run.cost_usd is None else Usage())
 
     def entered(self, state: StateName, *, step: int, detail: str) -> None:
         """Enter the next state, unless the agent was told to stop."""

@@ -1,7 +1,7 @@
 """One researcher: an agent at work as a job, on a thread of its own.
 
-All that it uses alone is made here and closed here: its connection to the model, its page reader, its marker, its
-recorder. It shares the database, the model and the prompts with the others, and its tree with its team.
+What it alone uses is made and closed here: its connection to the model, its page reader, its marker, its recorder. It
+shares the database, the model and the prompts with all others, and its tree with its team.
 """
 
 import logging
@@ -15,17 +15,17 @@ from gligabao.agent.marking import Marker
 from gligabao.agent.prompting import Prompts
 from gligabao.agent.tools import Toolbox
 from gligabao.agent.tools.team import sibling_tools, subagent_tools
-from gligabao.agent.tools.web import Search, WebTools
+from gligabao.agent.tools.web import WebTools
 from gligabao.config import Config
 from gligabao.errors import Cancelled, GligabaoError, RunLost
 from gligabao.model.client import ModelConnection, ModelServer
+from gligabao.model.conversation import Conversation
 from gligabao.reader.page import Allow, PageReader
 from gligabao.records import Ending, Run, Status, Stop, StopKind, StopReason, now
 from gligabao.research.messenger import Messenger, close_inbox
 from gligabao.research.recorder import Recorder, store_in_the_end
-from gligabao.research.team import MAX_DEPTH, Member, Siblings, StartAgent, Subagents
-from gligabao.search.anthropic_search import AnthropicSearch
-from gligabao.search.unavailable import UnavailableSearch
+from gligabao.research.team import Member, Siblings, StartAgent, Subagents
+from gligabao.search import SearchNeeds, open_search
 from gligabao.store.runs import Runs
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ class Researcher:
         self.member = member
         self._shared = shared
         self._run = member.run
+        self._today = datetime.now(UTC).date().isoformat()
         self._subagents = Subagents(member, start=start_agent, end_runs=self._end_runs, find_lost=self._find_lost)
 
     def work(self) -> None:
@@ -108,43 +109,51 @@ class Researcher:
         connection = shared.model.connect(self.member.cancel)
         reader = PageReader(allow=shared.allow, cancel=self.member.cancel, watchdog=shared.model.watchdog)
         try:
-            return self._agent(connection, reader, recorder).run(self._run.topic)
+            agent = self._agent(connection, reader, recorder)
+            return agent.run(self._conversation(agent.toolbox))
         finally:
             reader.close()
             connection.close()
             close_inbox(shared.messenger, self._run.id)
 
     def _agent(self, connection: ModelConnection, reader: PageReader, recorder: Recorder) -> Agent:
-        shared, run, depth = self._shared, self._run, self.member.depth
-        today = datetime.now(UTC).date().isoformat()
-        marker = Marker()
-        tools = [*WebTools(search=self._search(connection, today), reader=reader, marker=marker).tools()]
-        if depth < MAX_DEPTH:
-            tools += subagent_tools(self._subagents, marker)
-        if depth > 0:
-            tools += sibling_tools(Siblings(self.member, shared.messenger), marker)
         return Agent(
             connection=connection,
-            model=run.model,
-            system=shared.prompts.system(
-                date=today,
-                max_steps=run.max_steps,
-                may_spawn=depth < MAX_DEPTH,
-                name=run.name,
-                reason=" ".join(run.reason.split()),
-            ),
-            toolbox=Toolbox(tools),
-            max_steps=run.max_steps,
-            max_answer_tokens=shared.config.max_answer_tokens,
+            model=self._run.model,
+            toolbox=self._toolbox(connection, reader, recorder),
+            max_steps=self._run.max_steps,
+            max_answer_tokens=self._shared.config.max_answer_tokens,
             observer=recorder,
         )
 
-    def _search(self, connection: ModelConnection, today: str) -> Search:
-        provider = self._shared.config.search_provider
-        if provider != "anthropic":
-            return UnavailableSearch(provider)
-        system = self._shared.prompts.web_search(date=today)
-        return AnthropicSearch(connection=connection, model=self._run.model, system=system)
+    def _toolbox(self, connection: ModelConnection, reader: PageReader, recorder: Recorder) -> Toolbox:
+        shared, member = self._shared, self.member
+        needs = SearchNeeds(
+            connection=connection,
+            model=self._run.model,
+            system=shared.prompts.web_search(date=self._today),
+            observer=recorder,
+            cancel=member.cancel,
+            watchdog=shared.model.watchdog,
+        )
+        marker = Marker()
+        tools = [*WebTools(search=open_search(shared.config, needs), reader=reader, marker=marker).tools()]
+        if member.may_spawn:
+            tools += subagent_tools(self._subagents, marker)
+        if member.parent:
+            tools += sibling_tools(Siblings(member, shared.messenger), marker)
+        return Toolbox(tools)
+
+    def _conversation(self, toolbox: Toolbox) -> Conversation:
+        run = self._run
+        system = self._shared.prompts.system(
+            date=self._today,
+            max_steps=run.max_steps,
+            may_spawn=self.member.may_spawn,
+            name=run.name,
+            reason=" ".join(run.reason.split()),
+        )
+        return Conversation(system=system, topic=run.topic, tools=toolbox.schemas)
 
     def _end_runs(self, run_id: int, *, stop: Stop) -> str:
         shared = self._shared

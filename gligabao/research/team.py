@@ -11,19 +11,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+from gligabao.agent.limits import INBOX_SIZE, MAX_DEPTH, MAX_SUBAGENTS_PER_AGENT, MAX_SUBAGENTS_PER_TREE
 from gligabao.agent.tools import MAX_NAME_CHARACTERS
 from gligabao.agent.tools.team import Ended, Received, Sibling
 from gligabao.cancel import Cancel
 from gligabao.errors import Conflict, StoreError, ToolError, Unavailable
 from gligabao.records import Ending, Run, Status, Stop, StopKind
-from gligabao.research.messenger import INBOX_SIZE, InboxFull, Messenger, NoInbox, send_message
+from gligabao.research.messenger import InboxFull, Messenger, NoInbox, send_message
 
 log = logging.getLogger(__name__)
 
-MAX_SUBAGENTS_PER_AGENT = 5
-MAX_SUBAGENTS_PER_TREE = 10
-MAX_DEPTH = 2
-"""Generations of sub-agents: those of the second spawn none."""
 PARENT_ENDED = "cancelled: the agent that spawned it ended"
 LOST_START = "the database failed during the start; this research never ran"
 _PASSED_DOWN = frozenset({StopKind.INTERRUPTED})
@@ -48,9 +45,11 @@ class Tree:
 class Member:
     """An agent's place in the tree. `children` is guarded by the tree's lock."""
 
-    def __init__(self, run: Run, *, parent: "Member | None" = None) -> None:
+    def __init__(self, run: Run, *, dataset: str = "", parent: "Member | None" = None) -> None:
         self.run = run
         self.parent = parent
+        self.dataset: str = parent.dataset if parent else dataset
+        """The part of the user's knowledge base that the agents of this tree use. It is not stored with the run."""
         self.tree: Tree = parent.tree if parent else Tree()
         self.depth: int = parent.depth + 1 if parent else 0
         self.cancel: Cancel = parent.cancel.child(stop_below) if parent else Cancel()
@@ -61,6 +60,11 @@ class Member:
         self.at_rest = threading.Event()
         """Its agent does nothing any more: what is left is to end those below it and to store its end."""
         self.ended = threading.Event()
+
+    @property
+    def may_spawn(self) -> bool:
+        """Whether it may start sub-agents."""
+        return self.depth < MAX_DEPTH
 
     def add(self, child: "Member") -> None:
         """Take a sub-agent into the tree."""

@@ -1,7 +1,7 @@
 """Web search through Anthropic's server tool `web_search_20250305`.
 
-It is a model call of its own, since the server tool must be called `web_search` too and tool names are unique in a
-request. At most two searches a call, $0.01 each on top of the tokens.
+It is a model call of its own: the server tool must be called `web_search` too, and tool names are unique in a request.
+At most two searches a call, $0.01 each on top of the tokens.
 """
 
 from collections.abc import Iterator
@@ -14,35 +14,36 @@ from gligabao.model.reply import Reply
 TOOL: Block = {"type": "web_search_20250305", "name": "web_search", "max_uses": 2}
 FIRST_TOKENS = 1024
 SECOND_TOKENS = 4096
-"""For an answer whose thinking left no room for a text."""
+"""When thinking used up the first limit and no text was written."""
 
 
 class AnthropicSearch:
     """Searches for one agent, on its connection and its model."""
 
-    def __init__(self, *, connection: ModelConnection, model: str, system: str) -> None:
+    def __init__(self, *, connection: ModelConnection, model: str, system: str, observer: CallObserver) -> None:
         self._connection = connection
         self._model = model
         self._system = system
+        self._observer = observer
 
-    def search(self, query: str, observer: CallObserver) -> str:
+    def search(self, query: str) -> str:
         """Return a briefing of what was found and `Sources:` with a line per page: URL and title."""
         try:
-            reply = self._ask(query, FIRST_TOKENS, observer)
+            reply = self._ask(query, FIRST_TOKENS)
             if reply.cut and not reply.text.strip():
-                reply = self._ask(query, SECOND_TOKENS, observer)
+                reply = self._ask(query, SECOND_TOKENS)
         except ModelError as error:
             raise ToolError(f"the web search failed: {error}") from error
         _raise_search_error(reply)
         if not reply.text.strip():
-            raise ToolError("the web search brought no text: ask for something narrower")
+            raise ToolError("the web search returned no text: ask for something narrower")
         return "\n\n".join(part for part in (reply.text.strip(), _list_sources(reply)) if part)
 
-    def _ask(self, query: str, max_tokens: int, observer: CallObserver) -> Reply:
+    def _ask(self, query: str, max_tokens: int) -> Reply:
         conversation = Conversation(system=self._system, topic=query, tools=[TOOL])
         options = least_thinking(self._model)
         request = Request(self._model, conversation, max_tokens=max_tokens, options=options)
-        return self._connection.ask(request, observer)
+        return self._connection.ask(request, self._observer)
 
 
 def _raise_search_error(reply: Reply) -> None:

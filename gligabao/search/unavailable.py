@@ -1,7 +1,6 @@
-"""Stands in for a search provider that this version does not have: nothing is searched, and billed, elsewhere."""
+"""Stands in for a search provider that this version lacks, so that nothing is searched, and billed, elsewhere."""
 
 from gligabao.errors import ToolError
-from gligabao.model.client import CallObserver
 
 
 class UnavailableSearch:
@@ -10,6 +9,6 @@ class UnavailableSearch:
     def __init__(self, provider: str) -> None:
         self._provider = provider
 
-    def search(self, query: str, observer: CallObserver) -> str:
+    def search(self, query: str) -> str:
         """Raise `ToolError`."""
         raise ToolError(f"this server cannot search: the provider {self._provider} is not in this version yet")

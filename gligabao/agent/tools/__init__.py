@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gligabao.errors import ToolError
-from gligabao.model.client import CallObserver
 from gligabao.model.conversation import Block
 from gligabao.model.reply import ToolCall
 from gligabao.records import StateName
@@ -41,8 +40,8 @@ class Tool(Generic[InputT]):
     """What its run shows as, unless `describe` says otherwise."""
     describe: Callable[[InputT], str | tuple[StateName, str]]
     """What the state says of a call (the query, the URL, ...); with a state where that depends on the call."""
-    run: Callable[[InputT, CallObserver], str]
-    """Does it and returns text for the model; raises `ToolError` with what the model should know."""
+    run: Callable[[InputT], str]
+    """Does the work and returns text for the model; raises `ToolError` with what the model should know."""
 
     @property
     def schema(self) -> Block:
@@ -70,14 +69,14 @@ class Toolbox:
             described = _first_text(call.input)
         return (tool.state, described) if isinstance(described, str) else described
 
-    def run(self, call: ToolCall, observer: CallObserver) -> str:
+    def run(self, call: ToolCall) -> str:
         """Run a call and return its output, or raise `ToolError`."""
         tool = self._tools.get(call.name)
         if tool is None:
             raise ToolError(
                 f'unknown tool "{call.name[:MAX_NAME_CHARACTERS]}": you have {", ".join(self._tools) or "no tools"}'
             )
-        output: str = tool.run(self._parse(tool, call), observer)
+        output: str = tool.run(self._parse(tool, call))
         return output
 
     def _parse(self, tool: Tool[Any], call: ToolCall) -> Any:

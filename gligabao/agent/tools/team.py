@@ -9,20 +9,29 @@ from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from gligabao.agent.limits import (
+    DEFAULT_SUBAGENT_STEPS,
+    MAX_MESSAGE_CHARACTERS,
+    MAX_REASON_CHARACTERS,
+    MAX_STEPS,
+    MAX_SUBAGENT_NAME_CHARACTERS,
+    MAX_SUBAGENTS_PER_AGENT,
+    MAX_SUBAGENTS_PER_TREE,
+    MAX_TASK_CHARACTERS,
+    MAX_WAIT_SECONDS,
+)
 from gligabao.agent.marking import Marker
 from gligabao.agent.tools import Tool, ToolInput
-from gligabao.model.client import CallObserver
 from gligabao.records import StateName, Status
 
-DEFAULT_STEPS = 10
 DETAIL_CHARACTERS = 200
 
-SPAWN_DESCRIPTION = """\
+SPAWN_DESCRIPTION = f"""\
 Starts a sub-agent: another research agent with the same tools that works on one part of your topic in the \
 background, and costs as much as you do. Returns at once, so you can start several in one turn and go on with your own \
-part. The sub-agent knows nothing of this conversation: its task must stand on its own. You may start 5, and 10 may \
-be started in a whole research. Call it only where your instructions say that a sub-agent is warranted; collect what \
-it found with wait_subagents."""
+part. The sub-agent knows nothing of this conversation: its task must stand on its own. You may start \
+{MAX_SUBAGENTS_PER_AGENT}, and {MAX_SUBAGENTS_PER_TREE} may be started in a whole research. Call it only where your \
+instructions say that a sub-agent is warranted; collect what it found with wait_subagents."""
 
 WAIT_DESCRIPTION = """\
 Waits until sub-agents you started have ended and returns, for each, a line "## name (run id): status" and its report, \
@@ -54,32 +63,36 @@ def _check_text(text: str) -> str:
 Text = Annotated[str, AfterValidator(_check_text)]
 """Text that says something, taken to the letter."""
 
+_NAME = f"1 to {MAX_SUBAGENT_NAME_CHARACTERS} letters, digits, - or _"
+
 
 class SpawnInput(ToolInput):
     """Input of `spawn_subagent`."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,40}$")] = Field(
-        description="A short name of its own among your sub-agents: 1 to 40 letters, digits, - or _."
+    name: Annotated[str, StringConstraints(pattern=rf"^[A-Za-z0-9_-]{{1,{MAX_SUBAGENT_NAME_CHARACTERS}}}$")] = Field(
+        description=f"A short name of its own among your sub-agents: {_NAME}."
     )
-    reason: Annotated[Text, StringConstraints(max_length=300)] = Field(
+    reason: Annotated[Text, StringConstraints(max_length=MAX_REASON_CHARACTERS)] = Field(
         description="Why this sub-agent has to exist, in a sentence: what it covers that you cannot cover cheaply."
     )
-    task: Annotated[Text, StringConstraints(max_length=2000)] = Field(
+    task: Annotated[Text, StringConstraints(max_length=MAX_TASK_CHARACTERS)] = Field(
         description="What it has to do and bring back, complete in itself: the question, what is known, what to "
         "leave out, the kind of sources, the language."
     )
-    max_steps: Annotated[int, Field(strict=True, ge=1, le=40)] = Field(
-        default=DEFAULT_STEPS,
-        description="The most model calls it makes: 6 for a narrow question, 10 as a rule, more only for a broad one.",
+    max_steps: Annotated[int, Field(strict=True, ge=1, le=MAX_STEPS)] = Field(
+        default=DEFAULT_SUBAGENT_STEPS,
+        description=f"The most model calls it makes: 6 for a narrow question, {DEFAULT_SUBAGENT_STEPS} as a rule, more "
+        "only for a broad one.",
     )
 
     hints: ClassVar = {
-        "name": '"name" must be 1 to 40 letters, digits, - or _',
-        "reason": '"reason" must say in 1 to 300 characters why this sub-agent has to exist. Decide first whether '
-        "you need it at all: if you cannot say what it covers that you cannot cover cheaply yourself, do that part "
-        "yourself",
-        "task": '"task" must say in 1 to 2,000 characters what the sub-agent has to do and bring back',
-        "max_steps": '"max_steps" must be a whole number from 1 to 40',
+        "name": f'"name" must be {_NAME}',
+        "reason": f'"reason" must say in 1 to {MAX_REASON_CHARACTERS:,} characters why this sub-agent has to exist. '
+        "Decide first whether you need it at all: if you cannot say what it covers that you cannot cover cheaply "
+        "yourself, do that part yourself",
+        "task": f'"task" must say in 1 to {MAX_TASK_CHARACTERS:,} characters what the sub-agent has to do and bring '
+        "back",
+        "max_steps": f'"max_steps" must be a whole number from 1 to {MAX_STEPS}',
     }
 
 
@@ -101,21 +114,21 @@ class SendInput(ToolInput):
     """Input of `send_message`."""
 
     to: str = Field(description="The name of the sibling.")
-    text: Annotated[Text, StringConstraints(max_length=10_000)] = Field(
+    text: Annotated[Text, StringConstraints(max_length=MAX_MESSAGE_CHARACTERS)] = Field(
         description="What to tell it: short and specific."
     )
 
-    hints: ClassVar = {"text": '"text" must have 1 to 10,000 characters'}
+    hints: ClassVar = {"text": f'"text" must have 1 to {MAX_MESSAGE_CHARACTERS:,} characters'}
 
 
 class ReadInput(ToolInput):
     """Input of `read_messages`."""
 
-    wait_seconds: Annotated[int, Field(strict=True, ge=0, le=60)] = Field(
-        default=0, description="How long to wait for a message if there is none, at most 60."
+    wait_seconds: Annotated[int, Field(strict=True, ge=0, le=MAX_WAIT_SECONDS)] = Field(
+        default=0, description=f"How long to wait for a message if there is none, at most {MAX_WAIT_SECONDS}."
     )
 
-    hints: ClassVar = {"wait_seconds": '"wait_seconds" must be a whole number from 0 to 60'}
+    hints: ClassVar = {"wait_seconds": f'"wait_seconds" must be a whole number from 0 to {MAX_WAIT_SECONDS}'}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +189,14 @@ class Siblings(Protocol):
 def subagent_tools(team: Subagents, marker: Marker) -> list[Tool[Any]]:
     """Return the tools of an agent that may start others."""
 
-    def spawn(given: SpawnInput, observer: CallObserver) -> str:
+    def spawn(given: SpawnInput) -> str:
         run_id = team.spawn(name=given.name, reason=given.reason, task=given.task, max_steps=given.max_steps)
         return (
             f'started sub-agent "{given.name}" (run {run_id}): it works in the background, and wait_subagents '
             "returns its report"
         )
 
-    def wait(given: WaitInput, observer: CallObserver) -> str:
+    def wait(given: WaitInput) -> str:
         return "\n\n".join(_show_ended(ended, marker) for ended in team.wait(given.names or []))
 
     return [
@@ -202,17 +215,17 @@ def subagent_tools(team: Subagents, marker: Marker) -> list[Tool[Any]]:
 def sibling_tools(siblings: Siblings, marker: Marker) -> list[Tool[Any]]:
     """Return the tools of a sub-agent for its siblings."""
 
-    def list_all(given: NoInput, observer: CallObserver) -> str:
+    def list_all(given: NoInput) -> str:
         others = siblings.list()
         if not others:
             return "You have no siblings now. The agent that started you may still start some."
         return marker.wrap("\n".join(map(_show_sibling, others)))
 
-    def send(given: SendInput, observer: CallObserver) -> str:
+    def send(given: SendInput) -> str:
         siblings.send(given.to, given.text)
         return f'sent to "{given.to}"'
 
-    def read(given: ReadInput, observer: CallObserver) -> str:
+    def read(given: ReadInput) -> str:
         received = siblings.read(given.wait_seconds)
         if not received:
             return "No new messages."

@@ -12,6 +12,7 @@
     ├── Unavailable           503: no model key, full, no more threads
     │   ├── Stopping          503: the server is stopping
     │   └── StoreError        503: the database cannot be used now
+    │       └── StoreFault    the database will never do this: trying again is useless
     ├── RunLost               a write was refused: the run has ended, or another node owns it
     ├── Cancelled             the agent was told to stop
     ├── ModelError            a model call failed for good
@@ -97,7 +98,14 @@ class Stopping(Unavailable):
 
 
 class StoreError(Unavailable):
-    """The database refused or could not be reached. The driver's own error is the cause."""
+    """The database refused or could not be reached. The driver's own error is the cause.
+
+    It may pass, so a write is worth trying again, unless it is a `StoreFault`.
+    """
+
+
+class StoreFault(StoreError):
+    """The database will never do this: a constraint is against it, or the query or a value is wrong."""
 
 
 class RunLost(GligabaoError):

@@ -6,8 +6,9 @@ from decimal import Decimal
 import pytest
 
 from gligabao.cancel import Cancel
+from gligabao.errors import RunLost, StoreError, StoreFault
 from gligabao.records import Ending, NewRun, StateName, Status, StopReason, Totals, Usage
-from gligabao.research.recorder import Recorder
+from gligabao.research.recorder import Recorder, store_in_the_end
 from gligabao.store.runs import Runs
 from tests.checker import check_run
 
@@ -59,3 +60,56 @@ def test_a_recorder_goes_on_from_the_state_and_the_totals_of_a_run(runs):
     figures = (ended.steps, ended.tool_calls, ended.input_tokens, ended.output_tokens, ended.cost_usd)
     assert figures == (3, 2, 300, 30, 0.75)
     check_run(ended.as_json(states))
+
+
+# --- faults that pass, and those that do not
+
+LASTING = {
+    "a missing table": "INSERT INTO gb_nothing VALUES (1)",
+    "a missing column": "UPDATE gb_agent_research_runs SET nothing = 1",
+    "no SQL": "UPDATE gb_agent_research_runs SETT state = 1",
+    "a key that is there": "INSERT INTO gb_schema SELECT * FROM gb_schema",
+    "a value that must be there": "UPDATE gb_agent_research_runs SET topic = NULL",
+    "a parent that is not there": "UPDATE gb_agent_research_runs SET parent_id = 999",
+}
+
+
+@pytest.mark.parametrize("statement", LASTING.values(), ids=LASTING)
+def test_a_write_that_can_never_be_done_is_a_fault(db, runs, statement):
+    runs.start_run(NEW, owner="node", max_working=3)
+    with pytest.raises(StoreFault), db.transaction() as tx:
+        tx.run_script(statement)
+
+
+def test_a_database_that_is_away_is_no_fault(db):
+    db.close()
+    with pytest.raises(StoreError) as raised, db.transaction() as tx:
+        tx.run_script("DELETE FROM gb_agent_research_runs")
+    assert not isinstance(raised.value, StoreFault)
+
+
+class Writes:
+    """Raises these in turn, and then writes."""
+
+    def __init__(self, *errors):
+        self.errors = list(errors)
+        self.tried = 0
+
+    def __call__(self):
+        self.tried += 1
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+def test_what_passes_is_tried_again_until_it_is_stored():
+    write = Writes(StoreError("away"), StoreError("still away"))
+    store_in_the_end(write, closing=threading.Event(), what="the end")
+    assert write.tried == 3
+
+
+@pytest.mark.parametrize("error", [StoreFault("a constraint"), RunLost("ended"), ZeroDivisionError()])
+def test_what_cannot_pass_is_tried_once(error):
+    write = Writes(StoreError("away"), error)
+    with pytest.raises(type(error)):
+        store_in_the_end(write, closing=threading.Event(), what="the end")
+    assert write.tried == 2

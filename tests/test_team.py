@@ -453,6 +453,78 @@ def test_a_full_server_refuses_a_sub_agent_and_the_agent_goes_on(database_url, t
     world.close()
 
 
+class RefusedBy:
+    """A meddler for the database: the next start by each of these agents is refused, recorded or not."""
+
+    def __init__(self, at, *run_ids):
+        self._at = at
+        self._agents = {f"research-{run_id}" for run_id in run_ids}
+        self._inserting = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, made):
+        agent = threading.current_thread().name
+        with self._lock:
+            if made == "insert_run":
+                self._inserting.add(agent)
+            if made != self._at or agent not in self._agents & self._inserting:
+                return
+            self._agents.remove(agent)
+        raise StoreError("the database cannot be reached")
+
+
+@pytest.mark.parametrize("at", ["insert_run", "committed"])
+def test_two_starts_in_doubt_at_once_never_let_a_tree_come_to_more_than_ten(world, at):
+    full, told_so, done = threading.Barrier(3), threading.Barrier(3), threading.Event()
+
+    def spawn_in_vain(body):
+        full.wait(WAIT_SECONDS)
+        return tool_calls(spawn("x"))
+
+    def go_on(body):
+        told_so.wait(WAIT_SECONDS)
+        assert done.wait(WAIT_SECONDS)
+        return text("Done.")
+
+    def lose_two_starts(body):
+        runs = world.client.get("/v1/gb/research?user_id=u1").json["runs"]
+        world.db.meddle = RefusedBy(at, *[run["id"] for run in runs if run["name"] in ("alpha", "beta")])
+        full.wait(WAIT_SECONDS)
+        return text("Done.")
+
+    def spawn_while_in_doubt(body):
+        told_so.wait(WAIT_SECONDS)
+        return tool_calls(spawn("delta"), spawn("epsilon"))
+
+    def report(body):
+        done.set()
+        return tool_calls(WAIT)
+
+    five = [f"gamma-{number}" for number in range(5)]
+    for name in [*five, "zeta", "eta"]:
+        play(world, name, text("Done."))
+    for name in ("alpha", "beta"):
+        play(world, name, spawn_in_vain, go_on)
+    play(world, "gamma", tool_calls(*map(spawn, five)), tool_calls(WAIT), lose_two_starts)
+    later = tool_calls(spawn("zeta"), spawn("eta"))
+    first = tool_calls(*map(spawn, ("alpha", "beta", "gamma")))
+    root = world.run(first, spawn_while_in_doubt, report, later, tool_calls(WAIT), text("Report."))
+
+    limit = "! 10 sub-agents were started in this research, the most there may be: do the rest yourself"
+    results = told(world, root["topic"])
+    assert results[3:5] == [limit, limit]
+    stored = children(world, root["id"])
+    below = {name: list(children(world, run["id"])) for name, run in stored.items()}
+    if at == "committed":
+        assert results[6:8] == [limit, limit]
+        assert below == {"alpha": ["x"], "beta": ["x"], "gamma": five}
+    else:
+        assert list(stored) == ["alpha", "beta", "gamma", "zeta", "eta"]
+        assert sum(map(len, below.values())) == 5
+    assert len(stored) + sum(map(len, below.values())) == 10
+    assert root["status"] == "completed"
+
+
 class RefusedStarts:
     """A meddler for the database: the next run cannot be recorded, or is recorded and the answer to that is lost."""
 
@@ -735,6 +807,53 @@ def test_a_fault_in_storing_the_end_of_a_sub_agent_leaves_nobody_at_work_or_wait
     assert {run["status"] for run in (root, alpha, beta)} == {"completed"}
     for run in (root, alpha, beta, inner):
         check_run(run)
+
+
+REFUSE_REPORTS = {
+    "sqlite": "CREATE TRIGGER refuse BEFORE UPDATE ON gb_agent_research_runs WHEN NEW.status {condition} "
+    "BEGIN SELECT RAISE(ABORT, 'never'); END",
+    "postgres": "ALTER TABLE gb_agent_research_runs ADD CONSTRAINT refuse CHECK (NOT status {condition}) NOT VALID",
+}
+ALLOW_REPORTS = {
+    "sqlite": "DROP TRIGGER refuse",
+    "postgres": "ALTER TABLE gb_agent_research_runs DROP CONSTRAINT refuse",
+}
+
+
+def refuse_ends(world, condition):
+    with world.db.transaction() as tx:
+        tx.run_script(REFUSE_REPORTS[world.db.dialect].format(condition=condition))
+
+
+def allow_ends(world):
+    with world.db.transaction() as tx:
+        tx.run_script(ALLOW_REPORTS[world.db.dialect])
+
+
+def test_an_end_that_a_constraint_refuses_is_stored_in_another_way(database_url, tmp_path):
+    world = World(database_url, tmp_path)
+    play(world, "alpha", text("By alpha."))
+    refuse_ends(world, "= 'completed'")
+    root = world.run(tool_calls(spawn("alpha")), tool_calls(WAIT), text("Report."))
+    assert end_of(root) == ("failed", "error", FAULT)
+    alpha = children(world, root["id"])["alpha"]
+    assert end_of(alpha) == ("failed", "error", FAULT)
+    assert told(world, root["topic"])[1] == f"## alpha (run {alpha['id']}): failed\n{FAULT}"
+    allow_ends(world)
+    # What the last call used was to be stored with the end.
+    world.close(billed=None)
+
+
+def test_an_end_that_cannot_be_stored_at_all_ends_the_agent_and_is_logged(database_url, tmp_path, caplog):
+    world = World(database_url, tmp_path)
+    refuse_ends(world, "<> 'running'")
+    run_id = world.start(text("Report."))
+    join_agents(run_id)
+    assert world.services.manager.working == 0
+    assert world.get(run_id)["status"] == "running"
+    assert f"run {run_id} stays at work in the database until the server stops" in caplog.text
+    allow_ends(world)
+    assert world.close(billed=None).ends == {"interrupted": 1}
 
 
 @pytest.mark.parametrize("who", ["a root", "a sub-agent"])

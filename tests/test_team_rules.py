@@ -26,7 +26,7 @@ NAMES = ["a", "b", "c", "d", "e", "f", "g"]
 COMPLETED = Ending(Status.COMPLETED, StopReason.ANSWERED, report="The report.")
 FAILED = Ending(Status.FAILED, StopReason.ERROR, error="it broke")
 LOST = Ending(Status.FAILED, StopReason.ERROR, error=LOST_START)
-ANSWER_LOST = StoreError("the answer was lost")
+ANSWER_LOST = StoreError("no answer")
 """Refuses a start that is stored all the same."""
 
 
@@ -113,6 +113,8 @@ class Node:
     children: dict[str, "Node"] = field(default_factory=dict)
     ending: Ending | None = None
     inbox: list[Received] = field(default_factory=list)
+    doubt: "Node | None" = None
+    """The sub-agent whose start failed in the database and was stored (then it has an id), or was not."""
 
     @property
     def root(self):
@@ -125,6 +127,20 @@ class Node:
     @property
     def below(self):
         return [node for child in self.children.values() for node in (child, *child.below)]
+
+    @property
+    def places(self):
+        """How many places of the tree are taken from here downwards."""
+        return len(self.children) + bool(self.doubt) + sum(child.places for child in self.children.values())
+
+    def settle(self):
+        """Find out about the start in doubt; return the sub-agent if it was stored."""
+        lost, self.doubt = self.doubt, None
+        if lost and lost.id:
+            self.children[lost.name] = lost
+            lost.ending = LOST
+            return lost
+        return None
 
     @property
     def siblings(self):
@@ -175,11 +191,12 @@ class TeamRules(RuleBasedStateMachine):
 
     def spawn_one(self, node, name):
         fault = None
+        self.settle(node)
         if name in node.children:
             fault = f'the name "{name}" is taken: you have {", ".join(node.children)}. Choose another'
         elif len(node.children) == 5:
             fault = "you have started 5 sub-agents, the most an agent may: do the rest yourself"
-        elif len(node.root.below) == 10:
+        elif node.root.places == 10:
             fault = "10 sub-agents were started in this research, the most there may be: do the rest yourself"
         reason = f"reason {next(self.words)}"
         given = {"name": name, "reason": reason, "task": "a task", "max_steps": 10}
@@ -193,18 +210,28 @@ class TeamRules(RuleBasedStateMachine):
     @rule(
         node=nodes,
         name=st.sampled_from(NAMES),
-        refusal=st.sampled_from([Conflict("no"), StoreError("no"), Unavailable("no")]),
+        refusal=st.sampled_from([Conflict("no"), StoreError("no"), ANSWER_LOST, Unavailable("no")]),
     )
     def spawn_in_vain(self, node, name, refusal):
-        if not node.works or node.depth == 2 or name in node.children:
+        if not node.works or node.depth == 2:
             return
-        if len(node.children) == 5 or len(node.root.below) == 10:
+        self.settle(node)
+        if name in node.children or len(node.children) == 5 or node.root.places == 10:
             return
         self.office.refuse = refusal
         spawn = self.agent(node).subagents.spawn
         told = self.error(lambda: spawn(name=name, reason="r", task="t", max_steps=10))
         assert told.startswith(f'sub-agent "{name}" could not be started: no')
         assert self.office.refuse is None
+        if isinstance(refusal, StoreError):
+            run_id = max(self.office.lost) if refusal is ANSWER_LOST else 0
+            node.doubt = Node(run_id, name, "r", node)
+
+    def settle(self, node):
+        """Before anything else that it starts, the agent finds out about the start in doubt."""
+        if node.doubt:
+            self.agent(node).subagents.settle()
+            node.settle()
 
     @rule(node=nodes, ending=st.sampled_from([COMPLETED, FAILED]))
     def end(self, node, ending):
@@ -310,10 +337,11 @@ class TeamRules(RuleBasedStateMachine):
             assert len(node.children) <= 5 and node.depth <= 2
             assert (member.ending, member.ended.is_set()) == (node.ending, not node.works)
             if node.parent is None:
-                assert member.tree.spawned == len(node.below) <= 10
+                assert member.tree.spawned == node.places <= 10
+                assert len(node.below) + len([one for one in (node, *node.below) if one.doubt and one.doubt.id]) <= 10
                 assert not member.tree.waiters
             if not node.works:
-                times = [self.agent(child).member.ended_at for child in node.below]
+                times = [child.ended_at for child in member.children.values()]
                 assert member.ended_at >= max(times, default="")
 
     def error(self, act):
@@ -363,6 +391,27 @@ def test_a_place_that_was_given_back_can_be_taken():
         assert try_to_spawn(root.subagents, f"s{number}")
     assert not try_to_spawn(root.subagents, "s5")
     assert root.member.tree.spawned == 5
+    root.end(COMPLETED)
+
+
+@pytest.mark.parametrize("refusal", [ANSWER_LOST, StoreError("away")], ids=["stored", "not stored"])
+def test_a_start_in_doubt_keeps_its_place_until_it_is_settled(refusal):
+    office = Office()
+    root = office.start_root()
+    for name in ("a", "b", "c"):
+        assert try_to_spawn(root.subagents, name)
+    a, b, c = (office.agents[child.run.id].subagents for child in root.member.children.values())
+    assert all(try_to_spawn(c, f"c{number}") for number in range(5))
+    for team in (a, b):
+        office.refuse = refusal
+        assert not try_to_spawn(team, "x")
+    assert not try_to_spawn(root.subagents, "d")
+    assert root.member.tree.spawned == 10
+    for team in (a, b):
+        team.settle()
+    free = 0 if refusal is ANSWER_LOST else 2
+    assert [try_to_spawn(root.subagents, name) for name in ("d", "e")] == [free > 0, free > 1]
+    assert root.member.tree.spawned == 10
     root.end(COMPLETED)
 
 

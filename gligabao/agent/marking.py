@@ -18,6 +18,6 @@ class Marker:
         """Return the text between two marker lines."""
         # Half a surrogate pair, from a report that was cut there: the API refuses every request that has one.
         text = text.encode("utf-8", "ignore").decode("utf-8")
-        # Nobody outside can know the value, but a page may echo what a model put into an address. Something is put in
-        # its place: what stood around it must not close up to another one.
+        # Nobody outside can know the value, but a page may echo what a model put into an address. It is replaced, not
+        # removed: the text around it must not close up to form it again.
         return f"{self.line}\n{text.replace(self.value, '(left out)')}\n{self.line}"

@@ -38,9 +38,9 @@ class Answer:
 
 
 def take_turn(conversation: Conversation, ask: Ask, *, last: bool) -> Answer:
-    """Return the model's answer to the conversation; in the `last` turn it is text in any case.
+    """Return the model's answer to the conversation; in the `last` turn it is always text.
 
-    Adds to the conversation what had to be said to get there. Raises `ModelError` if there was no text to be had.
+    Adds to the conversation what had to be said to get there. Raises `ModelError` if the model wrote no text.
     """
     tools = Tools.LISTED if last else Tools.ALLOWED
     text = fallback = ""
@@ -51,7 +51,7 @@ def take_turn(conversation: Conversation, ask: Ask, *, last: bool) -> Answer:
         if reply.tool_calls and not last:
             return Answer(reply.text, reply.tool_calls, sendable(reply.content))
         if reply.tool_calls:
-            # The server let the model call a tool in spite of tool_choice none.
+            # The server let the model call a tool despite tool_choice none.
             fallback = fallback or reply.text
             if asked_again:
                 text += reply.text
@@ -82,7 +82,7 @@ def _ask(ask: Ask, tools: Tools) -> Reply:
     except PromptTooLong:
         raise
     except ModelError as error:
-        # A server that lets a listed tool be called in spite of `none` may all the same want tools in the request.
+        # A server that ignores `none` may still insist on tools in the request.
         if tools is not Tools.ABSENT or not error.is_refusal_of_request:
             raise
         return ask(Tools.LISTED)

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gligabao.errors import Stopping, StoreError, Unavailable
+from gligabao.errors import Stopping, StoreError, StoreFault, Unavailable
 from gligabao.records import INTERRUPTED, Ending, NewRun, Run, Status, Stop, StopKind, StopReason, now
 from gligabao.research.messenger import close_inbox
 from gligabao.research.recorder import Recorder, store_in_the_end
@@ -54,9 +54,9 @@ class Manager:
     def start(self, *, user_id: str, topic: str, max_steps: int, model: str, dataset: str) -> Run:
         """Record a research, start its agent on a thread of its own and return the run.
 
-        Raises `Unavailable` (no model key, server full or stopping) before anything is recorded, and `Conflict`
-        when the user has as many at work as allowed. When it may be recorded all the same, what is stored is ended:
-        `StoreError`, and `Unavailable` for want of a thread.
+        Raises `Unavailable` (no model key, server full or stopping) before anything is recorded, and `Conflict` when
+        the user has as many at work as allowed. After a `StoreError`, and after `Unavailable` because no thread could
+        be started, the run may be recorded all the same: it is then ended.
         """
         shared = self._shared
         shared.model.require_key()
@@ -94,10 +94,10 @@ class Manager:
             run = shared.runs.start_run(new, owner=shared.owner, max_working=0)
             member = Member(run, parent=parent)
             try:
-                # First: whoever sees it as a sibling can write to it.
+                # First: an agent that sees it as a sibling can write to it.
                 shared.messenger.open(run.id)
             except Exception:
-                # Whatever a messenger may raise: the run is recorded, and must not stay at work without an agent.
+                # Whatever a messenger raises: the run is recorded, and must not stay at work without an agent.
                 log.exception("no inbox could be opened for run %s", run.id)
                 parent.add(member)
                 self._end_unstarted(member, NO_INBOX)
@@ -123,7 +123,7 @@ class Manager:
     def interrupt_left(self) -> None:
         """End the runs of agents that did not stop in time as interrupted, and give up what waits for the database."""
         self._shared.closing.set()
-        # Also when all agents have ended: the end of one may not have been stored.
+        # Even when all agents have ended: the end of one may not have been stored.
         try:
             left = self._shared.runs.interrupt_runs(owner=self._shared.owner, error=INTERRUPTED, at=now())
         except StoreError as error:
@@ -159,7 +159,7 @@ class Manager:
                 self._idle.notify_all()
 
     def _look_for_lost_starts(self) -> None:
-        """Have a thread do so, one for all failed starts: there may be many while the database is away."""
+        """Start a thread for this, one for all failed starts: there may be many while the database is away."""
         with self._lock:
             self._doubtful = True
             if self._looking:
@@ -191,7 +191,7 @@ class Manager:
         def end() -> None:
             nonlocal doubtful
             under_way = runs.list_starts(owner=owner)
-            # Not those that began after the one that failed: there may always be some.
+            # Leave out those that began after the one that failed, or this might never end.
             doubtful = under_way if doubtful is None else doubtful & under_way
             if doubtful:
                 raise StoreError("a start is still under way in the database")
@@ -203,7 +203,7 @@ class Manager:
         shared = self._shared
         stored = [run.id for run in shared.runs.list_running(owner=shared.owner)]
         with self._lock:
-            # What was being started at that moment may be among them, and have its agent only in a moment.
+            # A run that is being started right now may be among them, and gets its agent in a moment.
             starting = set(self._starting)
             while starting & self._starting:
                 self._idle.wait(1)
@@ -248,6 +248,10 @@ class Manager:
         )
         ending = Ending(Status.FAILED, StopReason.ERROR, error=error)
         member.at_rest.set()
-        at = recorder.end(ending)
+        at = ""
+        try:
+            at = recorder.end(ending)
+        except StoreFault:
+            log.exception("run %s stays at work in the database until the server stops", member.run.id)
         close_inbox(shared.messenger, member.run.id)
-        member.end(ending, at)
+        member.end(ending, at or now())

@@ -1,7 +1,7 @@
 """The message system: inboxes by run id. It knows nothing of agents, names or siblings.
 
-`Messenger` is the contract; another one (a queue, the database, a broker between processes) can take the place of
-`QueueMessenger` when the server is built, and no agent notices. Who may write to whom is the team's affair.
+`Messenger` is the contract. Another implementation (a queue, the database, a broker between processes) can replace
+`QueueMessenger` when the server is built, and no agent notices. The team decides who may write to whom.
 """
 
 import logging
@@ -41,13 +41,13 @@ class Message:
 
 
 class Messenger(Protocol):
-    """A message system. Safe to be used by many threads at once."""
+    """A message system. Safe to share between threads."""
 
     def open(self, run_id: int) -> None:
-        """Make the inbox of an agent. One that cannot be made raises, and the sub-agent is not started."""
+        """Make the inbox of an agent. Raises when it cannot be made; the sub-agent is then not started."""
 
     def close(self, run_id: int) -> None:
-        """Remove an inbox and what is in it. Harmless when there is none."""
+        """Remove an inbox and its messages. Does nothing when there is none."""
 
     def send(self, message: Message) -> None:
         """Put the message into the inbox of `to_run` without waiting. Raises `NoInbox` or `InboxFull`."""
@@ -66,7 +66,7 @@ def send_message(messenger: Messenger, *, from_run: int, from_name: str, to_run:
 
 
 def close_inbox(messenger: Messenger, run_id: int) -> None:
-    """Remove an inbox. A messenger that fails at it is logged: that must not cost a report, or the end of a run."""
+    """Remove an inbox. A failure is logged only: it must not cost a report, or the end of a run."""
     try:
         messenger.close(run_id)
     except Exception:
@@ -76,7 +76,7 @@ def close_inbox(messenger: Messenger, run_id: int) -> None:
 class QueueMessenger:
     """Messages in memory: a bounded queue for each inbox. They are gone when the server stops.
 
-    A lock guards which inboxes there are; a queue is used without it, so a late sender cannot hold up anyone.
+    A lock guards which inboxes there are. Readers wait without it, so nobody holds up anyone else.
     """
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gligabao.cancel import Cancel
-from gligabao.errors import RunLost, StoreError
+from gligabao.errors import RunLost, StoreError, StoreFault
 from gligabao.records import Ending, Run, State, StateName, Status, Totals, Usage, now
 from gligabao.store.runs import Runs
 
@@ -86,7 +86,7 @@ class Recorder:
     def end(self, ending: Ending, *, not_before: str = "") -> str:
         """Store the end of the run and return its time, which is not before that given.
 
-        Tries until it is stored. A run that someone else ended stays as it is.
+        Tries until it is stored. A run that someone else ended stays as it is. Raises `StoreFault`.
         """
         ending = replace(ending, error=_shorten(ending.error))
         terminal = StateName.COMPLETED if ending.status is Status.COMPLETED else StateName.FAILED
@@ -134,13 +134,16 @@ def _shorten(text: str) -> str:
 def store_in_the_end(store: Callable[[], object], *, closing: threading.Event, what: str) -> None:
     """Do a write that must not be lost: again and again for as long as the database is away.
 
-    A server that is `closing` does not wait for it: what it leaves, its last transaction or its successor ends.
+    A server that is `closing` does not wait: its last transaction, or the next start, ends what it leaves behind.
+    Raises `StoreFault` at once: that does not pass.
     """
     wait_seconds = 0.1
     while True:
         try:
             store()
             return
+        except StoreFault:
+            raise
         except StoreError as error:
             if closing.is_set():
                 log.error("%s could not be stored: %s", what, error)

@@ -17,7 +17,7 @@ from gligabao.agent.tools import Toolbox
 from gligabao.agent.tools.team import sibling_tools, subagent_tools
 from gligabao.agent.tools.web import WebTools
 from gligabao.config import Config
-from gligabao.errors import Cancelled, GligabaoError, RunLost
+from gligabao.errors import Cancelled, GligabaoError, RunLost, StoreFault
 from gligabao.model.client import ModelConnection, ModelServer
 from gligabao.model.conversation import Conversation
 from gligabao.reader.page import Allow, PageReader
@@ -166,7 +166,10 @@ class Researcher:
             run = shared.runs.get_run(run_id, user_id=self._run.user_id)
             ended_at = (run and run.finished_at) or ""
 
-        self._store(end, f"the end of run {run_id} and those below it")
+        try:
+            self._store(end, f"the end of run {run_id} and those below it")
+        except StoreFault:
+            log.exception("run %s stays at work in the database until the server stops", run_id)
         close_inbox(shared.messenger, run_id)
         return ended_at
 

@@ -1,7 +1,7 @@
 """The team of a research: who spawned whom, the limits, who may write to whom, and how a family ends.
 
-All the agents of one research are members of one tree, in one process. What starts an agent is passed in; how
-messages travel is the messenger's.
+All agents of one research are members of one tree, in one process. The function that starts an agent is passed in;
+the messenger carries the messages.
 """
 
 import logging
@@ -26,7 +26,7 @@ LOST_START = "the database failed during the start; this research never ran"
 _PASSED_DOWN = frozenset({StopKind.INTERRUPTED})
 """The kinds of stop that are the same for the agents below: the others tell them only that their parent ended."""
 STUCK_SECONDS = 5.0
-"""An agent that was told to stop and does not within this time is given up."""
+"""An agent that has not stopped this long after it was told to is given up."""
 _LOOK_SECONDS = 30.0
 
 
@@ -35,9 +35,9 @@ class Tree:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        """Held for moments only: no write to the database, no wait."""
+        """Held for moments only: never during a write to the database or a wait."""
         self.spawned = 0
-        """How many sub-agents there ever were, those just being started included."""
+        """How many sub-agents there ever were, including those being started and those in doubt."""
         self.waiters: set[threading.Event] = set()
         """Set whenever an agent of the tree has ended."""
 
@@ -58,7 +58,7 @@ class Member:
         """How it ended; None while it works."""
         self.ended_at = ""
         self.at_rest = threading.Event()
-        """Its agent does nothing any more: what is left is to end those below it and to store its end."""
+        """Its agent has finished: all that is left is to end those below it and to store its end."""
         self.ended = threading.Event()
 
     @property
@@ -72,7 +72,7 @@ class Member:
             self.children[child.run.name] = child
 
     def end(self, ending: Ending, at: str) -> None:
-        """Note that this agent has ended, its end stored with that time, and tell whoever waits for it."""
+        """Note that this agent has ended, with the time stored for it, and wake those that wait for it."""
         self.ending = ending
         self.ended_at = at
         self.ended.set()
@@ -99,7 +99,7 @@ class EndRuns(Protocol):
 
 
 class FindLost(Protocol):
-    """Returns the sub-agents of a member that are stored and not in the tree: the answer to their start was lost."""
+    """Returns the sub-agents of a member that are stored but not in the tree: the answer to their start was lost."""
 
     def __call__(self, member: Member) -> list[Run]: ...
 
@@ -120,7 +120,7 @@ class Subagents:
         self._end_runs = end_runs
         self._find_lost = find_lost
         self.is_in_doubt = False
-        """A start failed in the database, and may be stored all the same."""
+        """A start failed in the database, and may be stored all the same: its place in the tree stays taken."""
 
     def spawn(self, *, name: str, reason: str, task: str, max_steps: int) -> int:
         """Start a sub-agent and return the id of its run, or raise `ToolError`."""
@@ -133,26 +133,27 @@ class Subagents:
             try:
                 child = self._start(self._member, name=name, reason=reason, task=task, max_steps=max_steps)
             except (Conflict, StoreError) as error:
-                self.is_in_doubt = self.is_in_doubt or isinstance(error, StoreError)
+                self.is_in_doubt = isinstance(error, StoreError)
                 raise ToolError(f'sub-agent "{name}" could not be started: {error}') from error
             except Unavailable as error:
                 raise ToolError(f'sub-agent "{name}" could not be started: {error}. Do its part yourself') from error
         return child.run.id
 
     def settle(self) -> None:
-        """Find the sub-agents whose start was stored though it failed here: each has been, and counts, but never began.
+        """Find out whether the start in doubt was stored. If so it counts, though the sub-agent never ran.
 
-        Raises `StoreError`.
+        Raises `StoreError`, and the doubt stays.
         """
+        lost = [Member(run, parent=self._member) for run in self._find_lost(self._member)]
+        with self._member.tree.lock:
+            # They take the place that was held for the one in doubt.
+            self._member.tree.spawned += len(lost) - 1
+            self._member.children.update({child.run.name: child for child in lost})
+            self.is_in_doubt = False
         stop = Stop(StopKind.LOST_START, LOST_START)
-        for run in self._find_lost(self._member):
-            child = Member(run, parent=self._member)
+        for child in lost:
             child.at_rest.set()
-            with self._member.tree.lock:
-                self._member.tree.spawned += 1
-            self._member.add(child)
-            child.end(stop.ending(), self._end_runs(run.id, stop=stop))
-        self.is_in_doubt = False
+            child.end(stop.ending(), self._end_runs(child.run.id, stop=stop))
 
     def names(self) -> list[str]:
         """Return the names of the sub-agents in the order they were started."""
@@ -191,7 +192,7 @@ class Subagents:
         deadline = time.monotonic() + STUCK_SECONDS
         for child in working:
             if child.at_rest.wait(max(0.0, deadline - time.monotonic())):
-                # It waits for those below it, for as long as this one does, and then for the database only.
+                # It waits for those below it no longer than we do, and then only for the database.
                 child.ended.wait()
             else:
                 log.error("run %s was cancelled and its agent is stuck: ending the run without it", child.run.id)
@@ -200,10 +201,10 @@ class Subagents:
 
     @contextmanager
     def _place(self, name: str) -> Iterator[None]:
-        """Hold a place in the tree while a sub-agent is started, and give it back if there is none then.
+        """Hold a place in the tree while a sub-agent is started, and give it back if that surely failed.
 
-        Two agents of a tree that spawn at once never pass a limit. The lock is not held meanwhile: a slow database
-        must not keep others of the tree from ending and being stopped.
+        Agents of a tree that spawn at the same time never pass a limit. The lock is not held meanwhile: a slow
+        database must not keep others of the tree from ending and being stopped.
         """
         tree = self._member.tree
         with tree.lock:
@@ -213,7 +214,7 @@ class Subagents:
             yield
         finally:
             with tree.lock:
-                if name not in self._member.children:
+                if name not in self._member.children and not self.is_in_doubt:
                     tree.spawned -= 1
 
     def _check_limits(self, name: str) -> None:
@@ -274,7 +275,7 @@ class Siblings:
             ) from error
 
     def read(self, wait_seconds: float) -> Sequence[Received]:
-        """Take out the messages that have arrived, waiting that long for a first one."""
+        """Take out the messages that have arrived, waiting up to that long for the first."""
         me = self._member
         messages = self._messenger.receive(me.run.id, wait_seconds=wait_seconds, cancel=me.cancel)
         return [Received(message.from_name, message.from_run, message.text) for message in messages]

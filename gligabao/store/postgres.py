@@ -20,7 +20,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
 from gligabao.cancel import Watchdog
-from gligabao.errors import ConfigError, StoreError
+from gligabao.errors import ConfigError, StoreError, StoreFault
 from gligabao.records import format_time
 from gligabao.store.queries import load_queries
 from gligabao.store.transaction import RETRY_AFTER_SECONDS, Row, StoreConflict, Transaction, Value
@@ -245,7 +245,17 @@ def _our_errors() -> Iterator[None]:
         raise StoreConflict(f"the row already exists: {error.diag.message_primary}") from error
     except psycopg.Error as error:
         reason = error.diag.message_primary
+        if _is_lasting(error):
+            raise StoreFault(f"the database failed: {reason or error}") from error
         raise StoreError(
             f"the database failed: {reason}" if reason else "the database cannot be reached",
             retry_after_seconds=RETRY_AFTER_SECONDS,
         ) from error
+
+
+def _is_lasting(error: psycopg.Error) -> bool:
+    """Tell whether the query, a value or a constraint is to blame, so that trying again is useless."""
+    # A database that is missing may come back, and a pooler loses prepared statements on the way.
+    may_pass = ("3D000", "26000", "42P05")
+    to_blame = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
+    return isinstance(error, to_blame) and error.sqlstate not in may_pass

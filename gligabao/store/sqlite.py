@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from gligabao.errors import ConfigError, StoreError
+from gligabao.errors import ConfigError, StoreError, StoreFault
 from gligabao.store.fair_lock import CLOSED, FairLock
 from gligabao.store.mounts import file_system, is_network
 from gligabao.store.queries import load_queries
@@ -277,10 +277,12 @@ def _our_errors() -> Iterator[None]:
     except sqlite3.IntegrityError as error:
         if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
             raise StoreConflict(f"the row already exists: {error}") from error
-        raise StoreError(f"the database refused a value: {error}") from error
-    except OverflowError as error:
-        raise StoreError(f"the database refused a value: {error}") from error
+        raise StoreFault(f"the database refused a value: {error}") from error
+    except (OverflowError, sqlite3.DataError) as error:
+        raise StoreFault(f"the database refused a value: {error}") from error
     except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:  # no such table, wrong SQL
+            raise StoreFault(f"the database failed: {error}") from error
         raise StoreError(f"the database failed: {error}", retry_after_seconds=RETRY_AFTER_SECONDS) from error
 
 

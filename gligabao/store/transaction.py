@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from gligabao.errors import StoreError
+from gligabao.errors import StoreFault
 from gligabao.store.queries import Queries
 
 Scalar = str | int | float | None
@@ -20,7 +20,7 @@ RETRY_AFTER_SECONDS = 5
 """When a client may try again after the database failed."""
 
 
-class StoreConflict(StoreError):
+class StoreConflict(StoreFault):
     """A row with the same key already exists."""
 
 

@@ -37,9 +37,9 @@ class Tool(Generic[InputT]):
     description: str
     input: type[InputT]
     state: StateName
-    """What its run shows as, unless `describe` says otherwise."""
+    """The state of a call, unless `describe` returns another."""
     describe: Callable[[InputT], str | tuple[StateName, str]]
-    """What the state says of a call (the query, the URL, ...); with a state where that depends on the call."""
+    """The detail of the state (the query, the URL, ...), with the state itself where that depends on the call."""
     run: Callable[[InputT], str]
     """Does the work and returns text for the model; raises `ToolError` with what the model should know."""
 
@@ -58,7 +58,7 @@ class Toolbox:
         self.schemas = [tool.schema for tool in tools]
 
     def describe(self, call: ToolCall) -> tuple[StateName, str]:
-        """Return the state and the detail that a call shows as, also when it cannot be run."""
+        """Return the state and the detail of a call, even of one that cannot be run."""
         tool = self._tools.get(call.name)
         if tool is None:
             return StateName.USING_TOOL, call.name[:MAX_NAME_CHARACTERS]
@@ -103,13 +103,13 @@ def _example(tool: Tool[Any]) -> str:
 
 
 def _first_text(value: Any) -> str:
-    """Return the first string in the input of a call that does not fit its tool, for the detail of its state."""
+    """Return the first string in an input that does not fit its tool, for the detail of the state."""
     values = value.values() if isinstance(value, dict) else [value]
     return next((text for text in values if isinstance(text, str)), "")
 
 
 def _without_titles(schema: Any) -> Any:
-    """Drop the titles that pydantic makes of field names: the model would read them for nothing."""
+    """Drop the titles that pydantic makes from field names: they tell the model nothing."""
     if isinstance(schema, dict):
         return {
             key: _without_titles(value)

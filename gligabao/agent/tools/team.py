@@ -1,6 +1,6 @@
 """The tools of a team: starting sub-agents and waiting for them, and what siblings say to each other.
 
-The rules (limits, who may write to whom) are the team's, which lives above; here is what the model sees of them.
+The team, which lives above, keeps the rules (limits, who may write to whom); here is what the model sees of them.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ def _check_text(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_check_text)]
-"""Text that says something, taken to the letter."""
+"""Text that is not blank, taken as it is."""
 
 _NAME = f"1 to {MAX_SUBAGENT_NAME_CHARACTERS} letters, digits, - or _"
 

@@ -262,8 +262,13 @@ def start_stalled(world: World, stalls: Stalls, *, depth: int, last: Any) -> Sta
             names = [middle]
         roots.append(world.start(tool_calls(*map(spawn, [*names, sentinel])), last))
         sentinels.append(wait_for_child(world, roots[-1], sentinel)["id"])
+        reached.append(_asked_twice(world, world.get(roots[-1])["topic"]))
     wait_until(lambda: all(is_there() for is_there in reached), "the state to stop in")
     return Stalled(roots, sentinels)
+
+
+def _asked_twice(world: World, topic: str) -> Callable[[], bool]:
+    return lambda: sum(request.topic == topic for request in world.simulator.requests) == 2
 
 
 def open_files() -> int:

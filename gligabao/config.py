@@ -27,10 +27,10 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
 from gligabao.errors import ConfigError
 from gligabao.logs import LogFormat
+from gligabao.validation import Fault, FaultText, find_faults
 
 DEFAULT_FILE = Path("gligabao.toml")
 """The file that is read when none is named: the one in the working directory, if there is one."""
@@ -45,7 +45,7 @@ _NO_FLAGS: Mapping[str, object] = MappingProxyType({})
 
 
 def _check_key(value: str | None) -> str | None:
-    """An API key goes into a header line: blanks around it are a slip, anything odd inside cannot be a key."""
+    """Return an API key without the spaces around it; refuse what cannot stand in a header."""
     key = (value or "").strip()
     if re.search(r"[^!-~]", key):
         raise ValueError("must be plain ASCII without spaces or line breaks")
@@ -55,7 +55,7 @@ def _check_key(value: str | None) -> str | None:
 def _check_http_url(value: str) -> str:
     url = _split(value)
     if url is None or url.scheme not in ("http", "https") or not url.hostname:
-        raise ValueError("must be a URL that begins with http:// or https:// and names a host")
+        raise ValueError("must be a URL that starts with http:// or https:// and names a host")
     return value
 
 
@@ -102,7 +102,9 @@ def _is_loopback(host: str) -> bool:
 Text = Annotated[str, StringConstraints(min_length=1)]
 Key = Annotated[str | None, AfterValidator(_check_key)]
 HttpUrl = Annotated[Text, AfterValidator(_check_http_url)]
-Name = Annotated[str, StringConstraints(pattern=r"^[^\s/]+$")]
+HostName = Annotated[
+    str, StringConstraints(pattern=r"^[^\s/]+$"), FaultText("must be a host name, without spaces or slashes")
+]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -163,7 +165,7 @@ class Config(BaseModel):
     auth: Literal["off", "keys"] = "off"
     insecure: bool = False
     """Allows `auth = off` on an address that is not loopback."""
-    allowed_hosts: list[Name] = []
+    allowed_hosts: list[HostName] = []
     search_provider: Literal["anthropic", "searxng", "brave", "tavily"] = "anthropic"
     search_url: HttpUrl | None = None
     search_api_key: Key = None
@@ -321,61 +323,32 @@ def _is_blank(value: object) -> bool:
 
 
 def _tell_faults(error: ValidationError, sources: Mapping[str, str]) -> str:
-    """Return all faults in one line. A value never stands in it: it may be a secret."""
-    faults = error.errors(include_url=False, include_input=False)
-    # The last kind only follows from another fault: the default of memory_model depends on other settings.
-    return "; ".join(_tell_fault(fault, sources) for fault in faults if fault["type"] != "default_factory_not_called")
+    """Return all faults in one line."""
+    return "; ".join(_tell_fault(fault, sources) for fault in find_faults(error, own_words=_WORDS))
 
 
-def _tell_fault(fault: ErrorDetails, sources: Mapping[str, str]) -> str:
-    # The one check of several settings together, which has no place of its own, is about the host.
-    key, *inner = fault["loc"] or ("host",)
-    name = ".".join(str(part) for part in (key, *inner) if part != "[key]")
-    return _one_line(f"{name} ({sources.get(str(key), 'default')}): {_say(fault)}")
+def _tell_fault(fault: Fault, sources: Mapping[str, str]) -> str:
+    # The one check of several settings together, which has no field of its own, is about the host.
+    key = str(fault.path[0]) if fault.path else "host"
+    words = _say_unknown(fault.path) if fault.kind == "extra_forbidden" else fault.words
+    return _one_line(f"{fault.field or key} ({sources.get(key, 'default')}): {words}")
 
 
-def _say(fault: ErrorDetails) -> str:
-    kind, limits = fault["type"], fault.get("ctx", {})
-    match kind:
-        case "extra_forbidden":
-            return _say_unknown(fault["loc"])
-        case "value_error":
-            return str(limits["error"])
-        case "literal_error":
-            return f"must be {limits['expected']}".replace("'", '"')
-        case "greater_than_equal":
-            return f"must be at least {limits['ge']:g}"
-        case "less_than_equal":
-            return f"must be at most {limits['le']:g}"
-        case "greater_than":
-            return f"must be more than {limits['gt']:g}"
-    return _WORDS.get(kind, fault["msg"])
-
-
-def _say_unknown(loc: tuple[int | str, ...]) -> str:
-    known = list(ModelPrice.model_fields if len(loc) > 1 else Config.model_fields)
-    near = difflib.get_close_matches(str(loc[-1]), known, n=1)
-    return "there is no such key" + (f", do you mean {near[0]}?" if near else "")
+def _say_unknown(path: tuple[int | str, ...]) -> str:
+    known = list(ModelPrice.model_fields if len(path) > 1 else Config.model_fields)
+    near = difflib.get_close_matches(str(path[-1]), known, n=1)
+    return "unknown key" + (f", did you mean {near[0]}?" if near else "")
 
 
 _WORDS = {
-    "bool_type": "must be true or false",
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "finite_number": "must be a finite number",
-    "string_type": "must be text",
-    "path_type": "must be text, the path of a folder",
-    "list_type": "must be a list",
     "dict_type": "must be a table",
     "model_type": "must be a table with input, output, cache_read and cache_write",
-    "missing": "is missing",
-    "string_too_short": "must not be empty",
-    "string_pattern_mismatch": "must be a name without blanks or slashes",
 }
+"""TOML's words, where it has other ones than JSON."""
 
 
 def _one_line(text: str) -> str:
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 # Passwords in URLs
@@ -383,7 +356,7 @@ def _one_line(text: str) -> str:
 
 _PASSWORDS = (
     re.compile(r"(?i)([?&]\w*password=)([^&]+)"),
-    # Up to the last @: a password typed in by hand may hold signs that should have been written as %XX.
+    # Up to the last @: a password typed in by hand may hold characters that should have been written as %XX.
     re.compile(r"(?<=postgresql://)([^:/@]*:)(.+)(?=@)"),
     re.compile(r"(?<=://)([^:/@]*:)([^/?#]+)(?=@)"),
 )

@@ -142,7 +142,7 @@ def test_config_reads_the_file_that_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("prot = 1", "prot (gligabao.toml): there is no such key, do you mean port?"),
+        ("prot = 1", "prot (gligabao.toml): unknown key, did you mean port?"),
         ('host = "0.0.0.0"', "host (gligabao.toml): 0.0.0.0 is reached from other machines"),
         ("port =", "configuration file gligabao.toml: cannot be read as TOML"),
     ],

@@ -202,8 +202,8 @@ def test_the_settings_cannot_be_changed():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("prot = 1", "prot (gligabao.toml): there is no such key, do you mean port?"),
-        ("[server]\nport = 1", "server (gligabao.toml): there is no such key"),
+        ("prot = 1", "prot (gligabao.toml): unknown key, did you mean port?"),
+        ("[server]\nport = 1", "server (gligabao.toml): unknown key"),
         ('port = "80"', "port (gligabao.toml): must be a whole number"),
         ("port = 80.0", "port (gligabao.toml): must be a whole number"),
         ("port = true", "port (gligabao.toml): must be a whole number"),
@@ -216,15 +216,15 @@ def test_the_settings_cannot_be_changed():
         ("model_timeout_seconds = 0", "model_timeout_seconds (gligabao.toml): must be more than 0"),
         ("model_timeout_seconds = inf", "model_timeout_seconds (gligabao.toml): must be a finite number"),
         ('insecure = "yes"', "insecure (gligabao.toml): must be true or false"),
-        ("model = 5", "model (gligabao.toml): must be text"),
-        ("data_dir = 5", "data_dir (gligabao.toml): must be text, the path of a folder"),
+        ("model = 5", "model (gligabao.toml): must be a string"),
+        ("data_dir = 5", "data_dir (gligabao.toml): must be a string, the path of a file or folder"),
         ('auth = "on"', 'auth (gligabao.toml): must be "off" or "keys"'),
         ("prompt_cache = true", 'prompt_cache (gligabao.toml): must be "auto", "on" or "off"'),
         ('log_format = "xml"', 'log_format (gligabao.toml): must be "text" or "json"'),
         ('search_provider = "bing"', 'must be "anthropic", "searxng", "brave" or "tavily"'),
         ('fetch_allow = "10.0.0.0/8"', "fetch_allow (gligabao.toml): must be a list"),
-        ("fetch_allow = [1]", "fetch_allow.0 (gligabao.toml): must be text"),
-        ('allowed_hosts = ["http://a"]', "allowed_hosts.0 (gligabao.toml): must be a name without blanks or slashes"),
+        ("fetch_allow = [1]", "fetch_allow.0 (gligabao.toml): must be a string"),
+        ('allowed_hosts = ["http://a"]', "allowed_hosts.0 (gligabao.toml): must be a host name, without"),
         ("prices = 5", "prices (gligabao.toml): must be a table"),
         (
             "prices = {m = 5}",
@@ -232,7 +232,7 @@ def test_the_settings_cannot_be_changed():
         ),
         ("[prices.m]\ninput = -1\noutput = 1\ncache_read = 1\ncache_write = 1", "prices.m.input (gligabao.toml)"),
         ("[prices.m]\ninput = 1\noutput = 1\ncache_read = 1", "prices.m.cache_write (gligabao.toml): is missing"),
-        ("[prices.m]\ninputs = 1", "prices.m.inputs (gligabao.toml): there is no such key, do you mean input?"),
+        ("[prices.m]\ninputs = 1", "prices.m.inputs (gligabao.toml): unknown key, did you mean input?"),
         ('host = "127.0.0.1:8080"', "host (gligabao.toml): must be a host name or an address, without a port"),
         ('database_url = "mysql://x"', "database_url (gligabao.toml): must be sqlite:///FILE or postgresql://"),
         ('database_url = "sqlite:///"', "database_url (gligabao.toml): must be sqlite:///FILE or postgresql://"),
@@ -240,7 +240,7 @@ def test_the_settings_cannot_be_changed():
         ('anthropic_base_url = "http://"', "anthropic_base_url (gligabao.toml): must be a URL"),
         ('search_url = "http://a:port"', "search_url (gligabao.toml): must be a URL"),
         ("port = ", "configuration file gligabao.toml: cannot be read as TOML"),
-        ('"a\\nb" = 1', "a\\nb (gligabao.toml): there is no such key"),
+        ('"a\\nb" = 1', "a\\nb (gligabao.toml): unknown key"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_line_with_key_and_file(text, message):

@@ -124,7 +124,7 @@ def test_every_call_of_an_answer_gets_one_result_in_order_in_one_message():
 def test_an_input_that_is_no_object_is_told_to_the_model(odd):
     connection = FakeConnection(calls(("look_up", odd)), text("Report."))
     run(connection)
-    assert results(connection.requests[1])[0]["content"].startswith("look_up: the input is no object")
+    assert results(connection.requests[1])[0]["content"].startswith("look_up: the input is not a JSON object")
 
 
 def test_assistant_content_goes_back_as_it_came():

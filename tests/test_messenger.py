@@ -581,7 +581,7 @@ BAD_MESSAGES = [
     (write("gamma", "a\0b"), f"send_message: {TEXT}. {SEND_INPUT}"),
     (write("gamma", "x" * 10_001), f"send_message: {TEXT}. {SEND_INPUT}"),
     (write("gamma", 7), f"send_message: {TEXT}. {SEND_INPUT}"),
-    (write(["gamma"], "hello"), f'send_message: "to" Input should be a valid string. {SEND_INPUT}'),
+    (write(["gamma"], "hello"), f'send_message: "to" must be a string. {SEND_INPUT}'),
     (call("send_message", text="hello"), f'send_message: "to" is missing. {SEND_INPUT}'),
     (call("send_message", to="gamma"), f"send_message: {TEXT}. {SEND_INPUT}"),
     (

@@ -434,7 +434,7 @@ def test_waiting_that_cannot_be_is_told_what_there_is(world):
         '! no sub-agent "gamma": you have alpha, beta',
         '! no sub-agent "gamma": you have alpha, beta',
         '! wait_subagents: "names" must be a list of names of your sub-agents. Its input is {"names": "..."}',
-        '! wait_subagents: "names.0" Input should be a valid string. Its input is {"names": "..."}',
+        '! wait_subagents: "names.0" must be a string. Its input is {"names": "..."}',
         '! wait_subagents: "name" is not a field of this tool. Its input is {"names": "..."}',
     ]
     assert root["status"] == "completed"

@@ -8,13 +8,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from gligabao.model.conversation import Block
+from gligabao.validation import find_faults
 
 Count = Annotated[int, Field(ge=0, le=10**9)]
-"""Of tokens in one call. What is beyond is no count, and no database could hold the sum."""
+"""Tokens in one call. A larger number is not a count, and no database could hold the sum."""
 
 
 class MalformedAnswer(ValueError):
-    """A 200 whose body is no answer of the Messages API."""
+    """A 200 whose body is not an answer of the Messages API."""
 
 
 class ServerToolUse(BaseModel):
@@ -102,7 +103,7 @@ def decode(content: bytes) -> Any:
 
 
 def parse_usage(body: Any) -> RawUsage | None:
-    """Return the usage in an answer, also in one that is malformed otherwise; None when it tells none."""
+    """Return the usage in an answer, even in a malformed one; None when there is none that can be read."""
     try:
         return RawUsage.model_validate(body["usage"])
     except (KeyError, TypeError, ValidationError):
@@ -114,9 +115,8 @@ def parse_reply(body: Any) -> Reply:
     try:
         parsed = _Body.model_validate(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
-        raise MalformedAnswer(f"{where}: {first['msg']}") from error
+        fault = find_faults(error)[0]
+        raise MalformedAnswer(f"{fault.field or 'the body'} {fault.words}") from error
     for block in parsed.content:
         _check_block(block)
     details = body.get("stop_details")

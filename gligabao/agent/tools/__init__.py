@@ -12,9 +12,10 @@ from gligabao.errors import ToolError
 from gligabao.model.conversation import Block
 from gligabao.model.reply import ToolCall
 from gligabao.records import StateName
+from gligabao.validation import Fault, find_faults, join_faults
 
 MAX_NAME_CHARACTERS = 128
-"""How much is shown of a name that the model made up."""
+"""How much is shown of the name of a tool that the model made up."""
 
 
 class ToolInput(BaseModel):
@@ -23,7 +24,7 @@ class ToolInput(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     hints: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """What the model is told when a field is missing or wrong, where the plain fault would not help it."""
+    """What the model is told when a field is missing or wrong, where the fault alone would not help it."""
 
 
 InputT = TypeVar("InputT", bound=ToolInput)
@@ -83,19 +84,18 @@ class Toolbox:
         try:
             return tool.input.model_validate(call.input)
         except ValidationError as error:
-            faults = "; ".join(_fault(tool, dict(fault)) for fault in error.errors())
-            raise ToolError(f"{tool.name}: {faults}. Its input is {_example(tool)}") from error
+            faults = [_tell(tool, fault) for fault in find_faults(error, own_words=_WORDS)]
+            raise ToolError(f"{tool.name}: {join_faults(faults)}. Its input is {_example(tool)}") from error
 
 
-def _fault(tool: Tool[Any], fault: dict[str, Any]) -> str:
-    where = ".".join(map(str, fault["loc"]))[:MAX_NAME_CHARACTERS]
-    if not where:
-        return "the input is no object"
-    hint: str | None = tool.input.hints.get(where)
+def _tell(tool: Tool[Any], fault: Fault) -> str:
+    hint: str | None = tool.input.hints.get(fault.field)
     if hint:
         return hint
-    said = {"missing": "is missing", "extra_forbidden": "is not a field of this tool"}
-    return f'"{where}" {said.get(fault["type"], str(fault["msg"]).removeprefix("Value error, "))}'
+    return f'"{fault.field}" {fault.words}' if fault.path else f"the input {fault.words}"
+
+
+_WORDS = {"extra_forbidden": "is not a field of this tool", "model_type": "is not a JSON object"}
 
 
 def _example(tool: Tool[Any]) -> str:

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flask import Flask, Response, request
+from flask import Flask
 
 from gligabao.agent.prompting import Prompts
 from gligabao.cancel import Watchdog
@@ -28,7 +28,7 @@ from gligabao.web.api import make_api
 from gligabao.web.auth import guard
 from gligabao.web.failures import MAX_BODY_BYTES, answer_errors
 from gligabao.web.long_answers import LongAnswers
-from gligabao.web.responses import Utf8Response
+from gligabao.web.responses import Utf8Response, finish
 
 log = logging.getLogger(__name__)
 
@@ -141,16 +141,8 @@ def create_app(services: Services) -> Flask:
     guard(app, services.config)
     answer_errors(app)
     app.register_blueprint(make_api(services.handlers))
-    app.after_request(_finish)
+    app.after_request(finish)
     return app
-
-
-def _finish(response: Response) -> Response:
-    # The path only: a query string names users.
-    log.info("%s %s %s", request.method, request.path, response.status_code)
-    response.headers.setdefault("Cache-Control", "no-store")
-    response.headers.setdefault("X-Content-Type-Options", "nosniff")
-    return response
 
 
 def _end_orphans(db: Database, runs: Runs, predecessor: str | None) -> None:

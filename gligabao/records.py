@@ -227,12 +227,21 @@ class Run:
     created_at: str
     finished_at: str | None
 
-    def as_json(self, states: list[State] | None = None) -> dict[str, Any]:
-        """Return the run as REST answers it, with its states when they are given."""
-        answer = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        if states is not None:
-            answer["states"] = [state.as_json() for state in states]
-        return answer
+    def as_json(self) -> dict[str, Any]:
+        """Return the run as REST answers it."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class RunWithStates:
+    """A run and its states, both as they were at one moment."""
+
+    run: Run
+    states: list[State]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the run as REST answers it, its states last."""
+        return self.run.as_json() | {"states": [state.as_json() for state in self.states]}
 
 
 @dataclass(frozen=True, slots=True)

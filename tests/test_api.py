@@ -3,9 +3,14 @@
 import json
 
 import pytest
-from flask import jsonify
+from flask import Blueprint, Response, jsonify
 
+from gligabao.errors import Unavailable
+from gligabao.handlers.inputs import ListResearch
 from gligabao.simulator import replies
+from gligabao.web.auth import current_caller
+from gligabao.web.failures import answer_errors
+from gligabao.web.requests import read_query
 from tests.checker import read_rows
 from tests.world import World
 
@@ -29,30 +34,30 @@ def body(**changes):
 BAD_BODIES = [
     (body(topic=""), "topic: must not be empty"),
     (body(topic=" \n\t"), "topic: must not be empty"),
-    (body(topic="x" * 2001), "topic: string should have at most 2000 characters"),
-    (body(topic=7), "topic: input should be a valid string"),
-    (body(topic="nul \x00"), "topic: holds a NUL character"),
-    (body(topic="half \ud800"), "topic: input should be a valid string"),
-    (body(max_steps=0), "max_steps: input should be greater than or equal to 1"),
-    (body(max_steps=41), "max_steps: input should be less than or equal to 40"),
-    (body(max_steps="x"), "max_steps: input should be a valid integer"),
-    (body(max_steps="3"), "max_steps: input should be a valid integer"),
-    (body(max_steps=True), "max_steps: input should be a valid integer"),
-    (body(max_steps=1.5), "max_steps: input should be a valid integer"),
-    (body(max_steps=None), "max_steps: input should be a valid integer"),
-    (body(model=3), "model: input should be a valid string"),
-    (body(model="two words"), "model: must be at most 128 printable characters"),
+    (body(topic="x" * 2001), "topic: must have at most 2,000 characters"),
+    (body(topic=7), "topic: must be a string"),
+    (body(topic="nul \x00"), "topic: must not contain a NUL character"),
+    (body(topic="half \ud800"), "topic: must not contain half a surrogate pair"),
+    (body(max_steps=0), "max_steps: must be at least 1"),
+    (body(max_steps=41), "max_steps: must be at most 40"),
+    (body(max_steps="x"), "max_steps: must be a whole number"),
+    (body(max_steps="3"), "max_steps: must be a whole number"),
+    (body(max_steps=True), "max_steps: must be a whole number"),
+    (body(max_steps=1.5), "max_steps: must be a whole number"),
+    (body(max_steps=None), "max_steps: must be a whole number"),
+    (body(model=3), "model: must be at most 128 printable ASCII characters, without spaces"),
+    (body(model="two words"), "model: must be at most 128 printable ASCII characters, without spaces"),
     (body(dataset=""), "dataset: must be 1 to 64 of a-z"),
     (body(dataset="Main"), "dataset: must be 1 to 64 of a-z"),
     (body(dataset="-main"), "dataset: must be 1 to 64 of a-z"),
     (body(dataset="m" * 65), "dataset: must be 1 to 64 of a-z"),
     (body(dataset="main\n"), "dataset: must be 1 to 64 of a-z"),
-    (body(step=3), "step: not a field here (there are user_id, topic, max_steps, model, dataset)"),
+    (body(step=3), "step: unknown field (known fields: user_id, topic, max_steps, model, dataset)"),
     (body(user_id="a b"), "user_id: must be 1 to 128 letters"),
     (body(user_id="u\n"), "user_id: must be 1 to 128 letters"),
     (body(user_id=""), "user_id: must be 1 to 128 letters"),
     (body(user_id="u" * 129), "user_id: must be 1 to 128 letters"),
-    (body(user_id=1), "user_id: input should be a valid string"),
+    (body(user_id=1), "user_id: must be 1 to 128 letters"),
     ({"topic": "A topic"}, "user_id: is missing"),
     ({"user_id": "u1"}, "topic: is missing"),
 ]
@@ -137,18 +142,21 @@ BAD_QUERIES = [
     ("", "user_id: is missing"),
     ("user_id=a%20b", "user_id: must be 1 to 128 letters"),
     (f"{USER}&active=true&status=running", "active and status cannot be used together"),
-    (f"{USER}&active=maybe", "active: input should be a valid boolean"),
-    (f"{USER}&status=paused", "status: input should be"),
-    (f"{USER}&limit=0", "limit: input should be greater than or equal to 1"),
-    (f"{USER}&limit=501", "limit: input should be less than or equal to 500"),
+    (f"{USER}&active=maybe", "active: must be true or false"),
+    (f"{USER}&status=paused", 'status: must be "running", "completed" or "failed"'),
+    (f"{USER}&limit=0", "limit: must be at least 1"),
+    (f"{USER}&limit=501", "limit: must be at most 500"),
     (f"{USER}&limit=x", "limit: must be a whole number"),
     (f"{USER}&limit=1_0", "limit: must be a whole number"),
     (f"{USER}&limit=", "limit: must be a whole number"),
     (f"{USER}&parent_id=x", "parent_id: must be a whole number"),
-    (f"{USER}&before=-1", "before: input should be greater than or equal to 1"),
-    (f"{USER}&before=99999999999999999999", "before: input should be less than or equal to"),
+    (f"{USER}&before=-1", "before: must be at least 1"),
+    (f"{USER}&before=99999999999999999999", "before: must be at most 9223372036854775807"),
     (f"{USER}&limit=1&limit=2", "limit: given more than once"),
-    (f"{USER}&offset=3", "offset: not a field here"),
+    (
+        f"{USER}&offset=3",
+        "offset: unknown parameter (known parameters: user_id, active, status, parent_id, before, limit)",
+    ),
 ]
 
 
@@ -310,16 +318,93 @@ def test_with_keys_demanded_nobody_gets_in_without_one(sqlite_url, tmp_path):
         world.close()
 
 
-def test_a_fault_of_ours_shows_no_traceback(world, caplog):
-    def fail():
-        raise ZeroDivisionError("secret detail")
-
-    world.app.add_url_rule("/fault", view_func=fail)
+def test_an_internal_error_shows_no_traceback(world, caplog):
+    world.app.add_url_rule("/fault", view_func=_fail)
     response = world.client.get("/fault")
     assert response.status_code == 500
-    assert "secret detail" not in response.get_data(as_text=True)
-    fault_id = response.json["error"].rsplit(" ", 1)[1]
-    assert fault_id in caplog.text and "ZeroDivisionError" in caplog.text
+    request_id = response.headers["X-Request-Id"]
+    assert response.json == {"error": f"internal error; see the server log (request {request_id})"}
+    assert request_id in caplog.text and "ZeroDivisionError: secret detail" in caplog.text
+
+
+def _fail():
+    raise ZeroDivisionError("secret detail")
+
+
+def test_each_5xx_has_a_request_id_that_the_log_has_too(database_url, tmp_path, caplog):
+    caplog.set_level("INFO")
+    world = World(database_url, tmp_path, anthropic_api_key=None)
+    try:
+        world.app.add_url_rule("/fault", view_func=_fail)
+        responses = [world.client.get("/fault"), world.post()]
+        world.services.manager.begin_stop()
+        responses.append(world.client.get("/readyz"))
+        assert [response.status_code for response in responses] == [500, 503, 503]
+        ids = [response.headers["X-Request-Id"] for response in responses]
+        assert len(set(ids)) == 3
+        lines = [f"GET /fault 500 (request {ids[0]})", f"POST /v1/gb/research 503 (request {ids[1]})"]
+        assert not [line for line in [*lines, f"GET /readyz 503 (request {ids[2]})"] if line not in caplog.messages]
+        assert "X-Request-Id" not in world.client.get("/v1/gb/research").headers
+    finally:
+        world.close()
+
+
+# Other doors
+
+
+@pytest.fixture
+def other_door(world):
+    """The world with a second door, which answers in plain text."""
+    door = Blueprint("other", __name__)
+
+    @door.route("/other", methods=["GET", "POST"])
+    def who():
+        return {"caller": current_caller().user_id}
+
+    @door.get("/other/list")
+    def list_all():
+        return str(read_query(ListResearch))
+
+    @door.get("/other/full")
+    def full():
+        raise Unavailable("full", retry_after_seconds=7)
+
+    door.add_url_rule("/other/fault", view_func=_fail)
+    answer_errors(door, lambda failure: Response(f"{failure.status} {failure.message}", mimetype="text/plain"))
+    world.app.register_blueprint(door)
+    return world.client
+
+
+def test_the_caller_is_known_to_every_door(other_door):
+    assert other_door.get(f"/other?{USER}").json == {"caller": "u1"}
+    assert other_door.post(f"/other?{USER}", data="not JSON").json == {"caller": "u1"}
+    assert other_door.get("/other").json == {"caller": None}
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status", "told"),
+    [
+        ("GET /other/list?limit=0", 400, "400 user_id: is missing; limit: must be at least 1"),
+        ("GET /other/fault", 500, "500 internal error; see the server log (request "),
+        ("GET /other/full", 503, "503 full"),
+    ],
+)
+def test_a_door_gives_failures_its_own_form(other_door, request_line, status, told):
+    method, target = request_line.split()
+    response = other_door.open(target, method=method)
+    assert (response.status_code, response.mimetype) == (status, "text/plain")
+    assert response.get_data(as_text=True).startswith(told)
+    assert response.headers.get("Retry-After") == ("7" if target == "/other/full" else None)
+
+
+def test_the_guard_refuses_in_the_form_of_the_door_that_was_asked(other_door):
+    evil = {"Host": "evil.test"}
+    assert other_door.get("/other", headers=evil).get_data(as_text=True).startswith("403 host evil.test")
+    assert other_door.get("/v1/gb/research", headers=evil).json["error"].startswith("host evil.test")
+    assert other_door.get("/nowhere").json == {"error": "GET /nowhere: there is no such route"}
+
+
+# Readiness
 
 
 def test_readiness_tells_when_the_server_stops(world):

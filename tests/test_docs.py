@@ -15,7 +15,7 @@ from gligabao.agent.tools.web import WebTools
 from gligabao.app import create_app, open_services
 from gligabao.config import Config
 from gligabao.errors import GligabaoError
-from gligabao.handlers import GetResearch, ListResearch, StartResearch
+from gligabao.handlers.inputs import GetResearch, ListResearch, StartResearch
 from gligabao.reader.guard import MAX_URL_CHARS
 from gligabao.reader.page import Limits
 from gligabao.records import INTERRUPTED, Run, State, StateName, Status, StopReason

@@ -12,7 +12,8 @@ from gligabao.agent.tools import Toolbox
 from gligabao.agent.tools.team import sibling_tools, subagent_tools
 from gligabao.agent.tools.web import WebTools
 from gligabao.config import Config, ModelPrice
-from gligabao.errors import ConfigError, ToolError
+from gligabao.errors import BadInput, ConfigError, ToolError
+from gligabao.handlers.inputs import GetResearch, ListResearch, StartResearch, parse
 from gligabao.model.reply import MalformedAnswer, RawUsage, ToolCall, parse_reply
 from gligabao.records import Status
 from gligabao.validation import MAX_FAULTS, FaultText, find_faults, join_faults
@@ -112,6 +113,18 @@ def assert_plain(told: str, model: type[BaseModel], given: Any) -> None:
         assert not [words for words in theirs if words.lower() in told.lower()], told
     for words in ("Input should", "Value error", "is not valid", "Field required", "not permitted"):
         assert words.lower() not in told.lower(), told
+
+
+@pytest.mark.parametrize("model", [StartResearch, ListResearch, GetResearch])
+def test_rest_tells_faults_in_plain_words(model):
+    refused = 0
+    for given in inputs_of(model):
+        try:
+            parse(model, given)
+        except BadInput as error:
+            refused += 1
+            assert_plain(str(error), model, given)
+    assert refused > len(VALUES)
 
 
 def test_the_settings_tell_faults_in_plain_words():

@@ -1,10 +1,11 @@
 """REST: the routes under /v1/gb, and the two probes."""
 
-from flask import Blueprint, Response, jsonify, request
+from flask import Blueprint, Response, jsonify
 
 from gligabao.handlers import Handlers
-from gligabao.web.auth import add_user
-from gligabao.web.requests import read_object, read_query
+from gligabao.handlers.inputs import GetResearch, ListResearch, StartResearch
+from gligabao.handlers.readiness import Readiness
+from gligabao.web.requests import read_body, read_id, read_query
 
 
 def make_api(handlers: Handlers) -> Blueprint:
@@ -13,7 +14,7 @@ def make_api(handlers: Handlers) -> Blueprint:
 
     @api.post("/v1/gb/research")
     def start_research() -> Response:
-        run = handlers.start_research(add_user(read_object(request), read_query(request)))
+        run = handlers.research.start(read_body(StartResearch))
         response = jsonify(run.as_json())
         response.status_code = 202
         response.headers["Location"] = f"/v1/gb/research/{run.id}"
@@ -21,11 +22,13 @@ def make_api(handlers: Handlers) -> Blueprint:
 
     @api.get("/v1/gb/research")
     def list_research() -> Response:
-        return jsonify({"runs": [run.as_json() for run in handlers.list_research(read_query(request))]})
+        runs = handlers.research.list_runs(read_query(ListResearch))
+        return jsonify({"runs": [run.as_json() for run in runs]})
 
     @api.get("/v1/gb/research/<run_id>")
     def get_research(run_id: str) -> Response:
-        return jsonify(handlers.get_research(run_id, read_query(request)))
+        given = read_query(GetResearch)
+        return jsonify(handlers.research.get_run(read_id(run_id), given).as_json())
 
     @api.get("/healthz")
     def healthz() -> Response:
@@ -33,11 +36,15 @@ def make_api(handlers: Handlers) -> Blueprint:
 
     @api.get("/readyz")
     def readyz() -> Response:
-        is_ready, answer = handlers.readiness()
-        response = jsonify(answer)
-        if not is_ready:
-            response.status_code = 503
-            response.headers["Retry-After"] = "5"
-        return response
+        return _answer_readiness(handlers.readiness.check())
 
     return api
+
+
+def _answer_readiness(found: Readiness) -> Response:
+    if found.is_ready:
+        return jsonify({"status": "ready", "model_key": found.has_model_key})
+    response = jsonify({"status": "not ready", "model_key": found.has_model_key, "error": "; ".join(found.obstacles)})
+    response.status_code = 503
+    response.headers["Retry-After"] = "5"
+    return response

@@ -1,26 +1,45 @@
 """Who calls, and from where: the checks that stand before every route."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from flask import Flask, Request, request
+from flask import Flask, Request, g, request
 
 from gligabao.config import Config
 from gligabao.errors import BadInput, Forbidden, GligabaoError
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 PROBES = frozenset({"/healthz", "/readyz"})
-"""Asked by machines under any address, and telling nothing: open to all."""
+"""Asked by machines under any address, and revealing nothing: open to all."""
 
 
 class Unauthorized(GligabaoError):
-    """No API key, or one that is not known."""
+    """There is no API key, or it is not a known one."""
 
     status = 401
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request, for every door."""
+
+    user_id: str | None
+    """With `auth = off` the user in the query, not checked yet: it is a part of the input. None: nobody is named there;
+    the body of a POST may do it."""
+
+    def add_to(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an input with the caller as its user. Raises `BadInput` when it names another user."""
+        if self.user_id is None:
+            return dict(given)
+        if given.get("user_id", self.user_id) != self.user_id:
+            raise BadInput("user_id: the body and the query name different users")
+        return {**given, "user_id": self.user_id}
+
+
 def guard(app: Flask, config: Config) -> None:
-    """Have every request checked: its host, its origin and, with `auth = keys`, its key."""
+    """Check the host, the origin and, with `auth = keys`, the key of every request, and keep who sent it."""
     own = f"[{config.host}]" if ":" in config.host else config.host
     hosts = LOOPBACK_NAMES | {host.lower() for host in (*config.allowed_hosts, own)}
 
@@ -31,21 +50,20 @@ def guard(app: Flask, config: Config) -> None:
         if _host_name(request) not in hosts:
             raise Forbidden(f"host {request.host}: not served here (see the setting allowed_hosts)")
         _check_origin(request)
-        if config.auth == "keys":
-            # There is no way to make a key in this version, so none can be right: closed rather than open.
-            raise Unauthorized("API key missing or unknown: send Authorization: Bearer <key>")
+        g.caller = _find_caller(request, config)
 
 
-def add_user(given: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
-    """Return a body with the user who is named in it or in the query string, where only `user_id` may stand."""
-    unknown = [name for name in query if name != "user_id"]
-    if unknown:
-        raise BadInput("; ".join(f"{name}: not a query parameter here" for name in unknown))
-    if "user_id" in query:
-        if given.get("user_id", query["user_id"]) != query["user_id"]:
-            raise BadInput("user_id: the body and the query name different users")
-        return given | query
-    return given
+def current_caller() -> Caller:
+    """Return who sent the current request. Probes have no caller."""
+    caller: Caller = g.caller
+    return caller
+
+
+def _find_caller(request: Request, config: Config) -> Caller:
+    if config.auth == "keys":
+        # This version cannot make a key, so none can be right: closed rather than open.
+        raise Unauthorized("API key missing or unknown: send Authorization: Bearer <key>")
+    return Caller(request.args.get("user_id"))
 
 
 def _host_name(request: Request) -> str:
@@ -63,7 +81,7 @@ def _check_origin(request: Request) -> None:
 
 
 def _netloc(origin: str) -> str:
-    """Return host and port of an origin, "" of one that is none."""
+    """Return the host and port of an origin, "" of one that has none."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
@@ -71,5 +89,5 @@ def _netloc(origin: str) -> str:
 
 
 def _is_page_link(request: Request) -> bool:
-    """Tell whether this is a person following a link to a page, which other sites may have."""
+    """Tell whether a person followed a link to a page: other sites may link to pages."""
     return request.method == "GET" and request.headers.get("Sec-Fetch-Mode") == "navigate"

@@ -1,58 +1,80 @@
-"""How errors are answered: `{"error": "<what was wrong with what>"}` with a fitting status, never a traceback."""
+"""How a request fails: with a fitting status and a message that says what was wrong with what, never a traceback.
+
+A door gives failures its own form. REST's, `{"error": "<message>"}`, is the form of everything that no other door
+claims, such as an address without a route.
+"""
 
 import logging
-import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from flask import Flask, Response, jsonify, request
+from flask import Blueprint, Flask, Response, jsonify, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge
 
 from gligabao.errors import GligabaoError, Unavailable
+from gligabao.web.responses import request_id
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 1024 * 1024
 
 
-def answer_errors(app: Flask) -> None:
-    """Turn every error of a request into JSON."""
-    app.register_error_handler(GligabaoError, _answer_ours)
-    app.register_error_handler(HTTPException, _answer_http)
-    app.register_error_handler(Exception, _answer_fault)
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the caller is told, in whatever form."""
+
+    status: int
+    message: str
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def _answer(status: int, message: str) -> Response:
-    response = jsonify({"error": message})
-    response.status_code = status
-    return response
+def render_json(failure: Failure) -> Response:
+    """Return a failure as REST answers it."""
+    return jsonify({"error": failure.message})
 
 
-def _answer_ours(error: GligabaoError) -> Response:
+def answer_errors(door: Flask | Blueprint, render: Callable[[Failure], Response] = render_json) -> None:
+    """Turn every error in the routes of a door into a response in the door's form.
+
+    On the application itself this covers the routes of all doors that have no form of their own.
+    """
+
+    def answer(failure: Failure) -> Response:
+        response = render(failure)
+        response.status_code = failure.status
+        response.headers.update(failure.headers)
+        return response
+
+    door.register_error_handler(GligabaoError, lambda error: answer(_describe_ours(error)))
+    door.register_error_handler(HTTPException, lambda error: answer(_describe_http(error)))
+    door.register_error_handler(Exception, lambda error: answer(_describe_fault(error)))
+
+
+def _describe_ours(error: GligabaoError) -> Failure:
     if error.status >= 500 and not isinstance(error, Unavailable):
-        return _answer_fault(error)
-    response = _answer(error.status, str(error))
+        return _describe_fault(error)
+    headers = {}
     if error.retry_after_seconds is not None:
-        response.headers["Retry-After"] = str(error.retry_after_seconds)
+        headers["Retry-After"] = str(error.retry_after_seconds)
     if error.status == 401:
-        response.headers["WWW-Authenticate"] = "Bearer"
-    return response
+        headers["WWW-Authenticate"] = "Bearer"
+    return Failure(error.status, str(error), headers)
 
 
-def _answer_http(error: HTTPException) -> Response:
+def _describe_http(error: HTTPException) -> Failure:
     where = f"{request.method} {request.path}"
     if isinstance(error, NotFound):
-        return _answer(404, f"{where}: there is no such route")
+        return Failure(404, f"{where}: there is no such route")
     if isinstance(error, MethodNotAllowed):
-        response = _answer(405, f"{where}: this route takes {', '.join(sorted(error.valid_methods or ()))}")
-        response.headers["Allow"] = ", ".join(sorted(error.valid_methods or ()))
-        return response
+        allowed = ", ".join(sorted(error.valid_methods or ()))
+        return Failure(405, f"{where}: this route takes {allowed}", {"Allow": allowed})
     if isinstance(error, RequestEntityTooLarge):
-        return _answer(413, f"the body is over {MAX_BODY_BYTES:,} bytes")
+        return Failure(413, f"the body is over {MAX_BODY_BYTES:,} bytes")
     if error.code is None or error.code >= 500 or error.code < 400:
-        return _answer_fault(error)
-    return _answer(error.code, f"{where}: {error.description or error.name}")
+        return _describe_fault(error)
+    return Failure(error.code, f"{where}: {error.description or error.name}")
 
 
-def _answer_fault(error: Exception) -> Response:
-    fault_id = secrets.token_hex(6)
-    log.error("fault %s in %s %s", fault_id, request.method, request.path, exc_info=error)
-    return _answer(500, f"a fault of this server; its log has the details under request {fault_id}")
+def _describe_fault(error: Exception) -> Failure:
+    log.error("request %s: %s %s failed", request_id(), request.method, request.path, exc_info=error)
+    return Failure(500, f"internal error; see the server log (request {request_id()})")

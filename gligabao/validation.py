@@ -114,5 +114,6 @@ _WORDS = {
     "path_type": "must be a string, the path of a file or folder",
     "list_type": "must be a list",
     "dict_type": "must be a JSON object",
+    "json_invalid": "must be JSON",
     "model_type": "must be a JSON object",
 }

@@ -16,6 +16,7 @@ from gligabao.errors import BadInput, ConfigError, ToolError
 from gligabao.handlers.inputs import GetResearch, ListResearch, StartResearch, parse
 from gligabao.model.reply import MalformedAnswer, RawUsage, ToolCall, parse_reply
 from gligabao.records import Status
+from gligabao.simulator.faults import FaultOrder
 from gligabao.validation import MAX_FAULTS, FaultText, find_faults, join_faults
 
 
@@ -68,7 +69,7 @@ def test_each_kind_of_fault_has_its_words(kind, value, name, words):
 
 
 def test_no_words_are_kept_for_a_kind_that_is_not_tried_here():
-    assert set(validation._WORDS) - {"extra_forbidden"} <= {name for _, _, name, _ in KINDS}
+    assert set(validation._WORDS) - {"extra_forbidden", "json_invalid"} <= {name for _, _, name, _ in KINDS}
 
 
 def test_words_can_be_replaced_by_a_place():
@@ -191,3 +192,11 @@ def test_malformed_answers_of_the_model_are_told_in_plain_words():
             refused += 1
             assert_plain(str(error), RawUsage, body["usage"])
     assert refused > len(VALUES)
+
+
+def test_orders_to_the_simulator_are_told_in_plain_words():
+    for given in inputs_of(FaultOrder):
+        try:
+            FaultOrder.model_validate(given)
+        except ValidationError as error:
+            assert_plain(" ".join(fault.words for fault in find_faults(error)), FaultOrder, given)

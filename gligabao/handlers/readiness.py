@@ -44,7 +44,7 @@ class ReadinessHandler:
         except StoreError as error:
             obstacles.append(str(error))
         if self._disk_is_full():
-            obstacles.append("less than 100 MB are free on the disk of the database")
+            obstacles.append(f"less than {MIN_FREE_BYTES // 2**20} MB are free on the disk of the database")
         return Readiness(obstacles, has_model_key=self._config.anthropic_api_key is not None)
 
     def _disk_is_full(self) -> bool:

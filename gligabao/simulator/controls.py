@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from gligabao.simulator import web
 from gligabao.simulator.faults import FaultOrder
+from gligabao.validation import find_faults, join_faults
 
 if TYPE_CHECKING:
     from gligabao.simulator.server import Simulator
@@ -48,8 +49,8 @@ def post(simulator: "Simulator", target: str, raw: bytes) -> Answered | None:
         order = FaultOrder.model_validate_json(raw)
         order.place(simulator.faults)
     except ValidationError as error:
-        faults = [f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors()]
-        return _json(400, {"error": "; ".join(faults)})
+        faults = [f"{fault.field or 'the body'}: {fault.words}" for fault in find_faults(error)]
+        return _json(400, {"error": join_faults(faults)})
     except ValueError as error:
         return _json(400, {"error": str(error)})
     return _json(200, order.model_dump(exclude_defaults=True))

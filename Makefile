@@ -6,7 +6,7 @@ UV := $(shell command -v uv 2>/dev/null)
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test check lint types imports soak bench lock wheel wheel-check clean
+.PHONY: help demo run test check lint types imports soak bench lock wheel sdist wheel-check clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,7 +46,7 @@ run: $(VENV)/.runtime ## the server (settings: gligabao.toml and GLIGABAO_*)
 test: $(VENV)/.dev ## the tests, on SQLite and (where it can run) Postgres
 	$(BIN)/pytest -q -n $(JOBS) $(ARGS)
 
-check: lint types imports test ## format, lint, types, imports and tests: what CI runs
+check: lint types imports wheel-check test ## format, lint, types, imports, the wheel and the tests: what CI runs
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -70,17 +70,30 @@ lock: ## write the lock files anew from setup.cfg (needs uv)
 	$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	    --no-emit-index-url --extra dev --output-file requirements-dev.txt setup.cfg requirements.in -c requirements.txt
 
+# Built by setuptools itself, which the lock files have: with neither pip nor uv nor the network. What an earlier build
+# left behind would be packed again.
 wheel: $(VENV)/.dev ## the wheel, in dist/
-	rm -rf build dist
-	$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist . 2>/dev/null || \
-	    $(UV) build -q --wheel --no-build-isolation --python $(BIN)/python -o dist .
+	rm -rf build dist/*.whl *.egg-info
+	$(BIN)/python -c "from setuptools.build_meta import build_wheel; build_wheel('dist')" >/dev/null
 	@ls dist/*.whl
 
-wheel-check: wheel ## install the wheel in an empty environment and read its data from there
-	$(PYTHON) -m venv build/check
-	build/check/bin/python -m pip install -q --disable-pip-version-check --no-deps dist/*.whl
-	cd build/check && bin/python -c "from gligabao.resources import data_dir as d; \
-	    assert (d('sql') / 'runs.sql').is_file() and (d('prompts') / 'research.md').is_file()"
+sdist: $(VENV)/.dev ## the source archive, in dist/
+	rm -rf dist/*.tar.gz *.egg-info
+	$(BIN)/python -c "from setuptools.build_meta import build_sdist; build_sdist('dist')" >/dev/null
+	@ls dist/*.tar.gz
+
+# The libraries come from $(VENV) by way of a .pth file. A .pth file there, such as that of the project installed in
+# place, does not count in the new environment.
+wheel-check: wheel ## install the wheel in an empty environment and start the server from there
+	$(BIN)/python -m venv --without-pip build/check
+ifdef UV
+	$(UV) pip install -q --python build/check/bin/python --no-deps --no-index dist/*.whl
+else
+	$(BIN)/python -m pip --disable-pip-version-check --python build/check/bin/python install -q --no-deps --no-index dist/*.whl
+endif
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+	    >"$$(build/check/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/libraries.pth"
+	build/check/bin/python -P tests/installed.py
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

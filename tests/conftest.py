@@ -1,9 +1,11 @@
-"""What all tests may use: a database of their own, of both kinds; a simulated model and the SDK; a bare environment."""
+"""What all tests may use: a database of their own, of both kinds; a whole server; a simulated model and the SDK."""
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import anthropic
 import pytest
@@ -12,12 +14,15 @@ from gligabao.cancel import Watchdog
 from gligabao.simulator import Simulator
 from gligabao.store.database import Database, open_database
 from gligabao.store.migrate import migrate
-from tests import postgres
+from tests import databases, postgres
+from tests.teams import Silence
+from tests.world import World
 
 FOR_TESTS = ("GLIGABAO_TEST_", "GLIGABAO_BENCH_DATA")
 """How the variables begin that are for the tests and no settings."""
 
 _session = pytest.StashKey[postgres.Session]()
+_has_failed = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,6 +37,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """End the test Postgres."""
     if session := config.stash.get(_session, None):
         session.end()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note on each test that has failed that it did, for its fixtures."""
+    report = yield
+    if report.failed:
+        item.stash[_has_failed] = True
+    return report
+
+
+def _failed(request: pytest.FixtureRequest) -> bool:
+    return request.node.stash.get(_has_failed, False)
 
 
 @pytest.fixture(scope="session")
@@ -65,6 +83,13 @@ def database_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
+@pytest.fixture(autouse=True)
+def close_databases(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Close the databases that a failed test has left open: found later, they would fail another test."""
+    yield
+    databases.forget(close=_failed(request))
+
+
 @pytest.fixture
 def db(database_url: str) -> Iterator[Database]:
     """A database with all tables and no rows, once of each kind."""
@@ -74,6 +99,37 @@ def db(database_url: str) -> Iterator[Database]:
         yield database
     finally:
         database.close()
+
+
+@pytest.fixture
+def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., World]]:
+    """Makes worlds: `new_world(database_url, **settings)`. The test may close them, else they are closed after it.
+
+    When the test has failed, the checker is left out: what it finds then would only hide the cause.
+    """
+
+    def finish(world: World) -> None:
+        if _failed(request):
+            world.abandon()
+        elif not world.closed:
+            world.close()
+
+    with ExitStack() as worlds:
+
+        def make(database_url: str, folder: Path = tmp_path, **settings: Any) -> World:
+            world = World(database_url, folder, **settings)
+            worlds.callback(finish, world)
+            return world
+
+        yield make
+
+
+@pytest.fixture
+def silence() -> Iterator[Silence]:
+    """A web server that takes connections and never says a word."""
+    silence = Silence()
+    yield silence
+    silence.close()
 
 
 @pytest.fixture

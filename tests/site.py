@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +44,12 @@ class Site:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for server in self.servers:
-            server.kill()
-        self.script.close()
-        self.simulator.stop()
+        with ExitStack() as stack:
+            # The servers first, and all of it even if one cannot be ended.
+            stack.callback(self.simulator.stop)
+            stack.callback(self.script.close)
+            for server in self.servers:
+                stack.callback(server.kill)
 
     @property
     def server(self) -> ServerProcess:

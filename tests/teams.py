@@ -13,7 +13,7 @@ from typing import Any
 from gligabao.cancel import Cancel
 from gligabao.research.messenger import Message, QueueMessenger
 from gligabao.simulator.prompt import Block, first_user_text
-from gligabao.simulator.replies import call, error, hang, tool_calls
+from gligabao.simulator.replies import Reply, call, error, hang, tool_calls
 from tests.world import World, shape
 
 WAIT_SECONDS = 30.0
@@ -31,6 +31,16 @@ def spawn(name: Any, task: Any = None, **more: Any) -> Block:
 def task_of(name: Any) -> str:
     """The task that `spawn` gives to a sub-agent of that name: what its script is known by."""
     return f"task of {name}."
+
+
+def announcing(event: threading.Event, reply: Reply) -> Callable[[dict[str, Any]], Reply]:
+    """The same reply, with the event set when it is asked for."""
+
+    def announce(body: dict[str, Any]) -> Reply:
+        event.set()
+        return reply
+
+    return announce
 
 
 def results_in(body: dict[str, Any]) -> list[Block]:
@@ -78,16 +88,13 @@ def wait_for_child(world: World, run_id: int, name: str, *, user: str = "u1") ->
     return found
 
 
-def agents() -> list[threading.Thread]:
-    """Return the threads of the agents at work in this process."""
-    return [thread for thread in threading.enumerate() if thread.name.startswith("research-")]
-
-
-def join_agents(*run_ids: int) -> None:
-    """Wait until the agents of these runs (none given: all) do nothing any more."""
-    names = {f"research-{run_id}" for run_id in run_ids}
-    # Not joined one by one: the thread of a sub-agent may be seen in the moment before it is started.
-    wait_until(lambda: not any(not names or thread.name in names for thread in agents()), "the end of agents", 90)
+def wait_for_end(world: World, run_id: int, name: str) -> dict[str, Any]:
+    """Wait until the sub-agent of that name has started and ended, and return it."""
+    child = wait_for_child(world, run_id, name)
+    # By its run: in the moment after it was recorded, the manager has no agent for it yet.
+    wait_until(lambda: world.get(child["id"])["status"] != "running", f'the end of the sub-agent "{name}"')
+    world.join(child["id"])
+    return world.get(child["id"])
 
 
 def end_of(run: dict[str, Any]) -> tuple[str, str, str]:
@@ -111,6 +118,7 @@ class DatabaseGate:
         self._lock = threading.Lock()
         self._wanted: dict[tuple[str, str], threading.Event] = {}
         self._open = threading.Event()
+        world.held.append(self._open)
 
     def hold(self, name: str, state: str) -> threading.Event:
         """Hold that agent once it is in that state, and return the event that is set when it is held."""
@@ -250,7 +258,10 @@ class Stalled:
 
 
 def start_stalled(world: World, stalls: Stalls, *, depth: int, last: Any) -> Stalled:
-    """Start trees whose agents of that depth are stuck, and return them once they are. Their roots then get `last`."""
+    """Start trees whose agents of that depth are stuck, and return them once they are. Their roots then get `last`.
+
+    Every agent has then asked the model all that it will.
+    """
     roots, sentinels, reached = [], [], []
     for number, states in enumerate(STALLS_BY_DEPTH[depth]):
         names = [f"{state}-{depth}" for state in states]
@@ -258,9 +269,13 @@ def start_stalled(world: World, stalls: Stalls, *, depth: int, last: Any) -> Sta
         sentinel, middle = f"sentinel-{number}", f"middle-{number}"
         reached.append(stalls.stall(sentinel, "thinking"))
         if depth == 2:
-            world.simulator.play(task_of(middle), tool_calls(*map(spawn, names)), tool_calls(call("wait_subagents")))
+            spawns = tool_calls(*map(spawn, names))
+            script = world.simulator.play(task_of(middle), spawns, tool_calls(call("wait_subagents")))
+            reached.append(script.reached(2).is_set)
             names = [middle]
-        roots.append(world.start(tool_calls(*map(spawn, [*names, sentinel])), last))
+        asked = threading.Event()
+        reached.append(asked.is_set)
+        roots.append(world.start(tool_calls(*map(spawn, [*names, sentinel])), announcing(asked, last)))
         sentinels.append(wait_for_child(world, roots[-1], sentinel)["id"])
         reached.append(_asked_twice(world, world.get(roots[-1])["topic"]))
     wait_until(lambda: all(is_there() for is_there in reached), "the state to stop in")

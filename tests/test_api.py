@@ -12,19 +12,17 @@ from gligabao.web.auth import current_caller
 from gligabao.web.failures import answer_errors
 from gligabao.web.requests import read_query
 from tests.checker import read_rows
-from tests.world import World
 
 USER = "user_id=u1"
 
 
 @pytest.fixture
-def world(database_url, tmp_path):
-    world = World(database_url, tmp_path)
+def world(database_url, new_world):
+    world = new_world(database_url)
     yield world
     assert_nothing_recorded = getattr(world, "nothing_recorded", False)
     if assert_nothing_recorded:
         assert read_rows(database_url)[0] == []
-    world.close()
 
 
 def body(**changes):
@@ -239,28 +237,22 @@ def test_states_can_be_read_from_a_place_on(world):
     assert later["states"] == run["states"][2:]
 
 
-def test_without_a_model_key_a_start_is_a_503_and_nothing_is_recorded(database_url, tmp_path):
-    world = World(database_url, tmp_path, anthropic_api_key=None)
-    try:
-        response = world.post()
-        assert response.status_code == 503
-        assert "ANTHROPIC_API_KEY" in response.json["error"]
-        assert world.client.get(f"/v1/gb/research?{USER}").json == {"runs": []}
-        assert world.client.get("/readyz").json == {"status": "ready", "model_key": False}
-    finally:
-        world.close()
+def test_without_a_model_key_a_start_is_a_503_and_nothing_is_recorded(database_url, new_world):
+    world = new_world(database_url, anthropic_api_key=None)
+    response = world.post()
+    assert response.status_code == 503
+    assert "ANTHROPIC_API_KEY" in response.json["error"]
+    assert world.client.get(f"/v1/gb/research?{USER}").json == {"runs": []}
+    assert world.client.get("/readyz").json == {"status": "ready", "model_key": False}
 
 
-def test_the_server_can_be_full(database_url, tmp_path):
-    world = World(database_url, tmp_path, max_working=1)
-    try:
-        world.start(replies.hang())
-        response = world.post(user="u2")
-        assert response.status_code == 503
-        assert response.headers["Retry-After"] == "30"
-        assert "1 agents are at work" in response.json["error"]
-    finally:
-        world.close()
+def test_the_server_can_be_full(database_url, new_world):
+    world = new_world(database_url, max_working=1)
+    world.start(replies.hang())
+    response = world.post(user="u2")
+    assert response.status_code == 503
+    assert response.headers["Retry-After"] == "30"
+    assert "1 agents are at work" in response.json["error"]
 
 
 def test_a_fourth_research_is_a_409(world):
@@ -297,25 +289,19 @@ def test_unknown_routes_and_methods_are_told_as_json(world):
         ({"Sec-Fetch-Site": "same-origin"}, 200),
     ],
 )
-def test_requests_from_elsewhere_are_refused(sqlite_url, tmp_path, headers, status):
-    world = World(sqlite_url, tmp_path, allowed_hosts=["gb.example"])
-    try:
-        assert world.client.get(f"/v1/gb/research?{USER}", headers=headers).status_code == status
-        assert world.client.get("/healthz", headers=headers).status_code == 200
-    finally:
-        world.close()
+def test_requests_from_elsewhere_are_refused(sqlite_url, new_world, headers, status):
+    world = new_world(sqlite_url, allowed_hosts=["gb.example"])
+    assert world.client.get(f"/v1/gb/research?{USER}", headers=headers).status_code == status
+    assert world.client.get("/healthz", headers=headers).status_code == 200
 
 
-def test_with_keys_demanded_nobody_gets_in_without_one(sqlite_url, tmp_path):
-    world = World(sqlite_url, tmp_path, auth="keys")
-    try:
-        for headers in ({}, {"Authorization": "Bearer gb_guess"}):
-            response = world.client.get(f"/v1/gb/research?{USER}", headers=headers)
-            assert response.status_code == 401
-            assert response.headers["WWW-Authenticate"] == "Bearer"
-        assert world.client.get("/healthz").status_code == 200
-    finally:
-        world.close()
+def test_with_keys_demanded_nobody_gets_in_without_one(sqlite_url, new_world):
+    world = new_world(sqlite_url, auth="keys")
+    for headers in ({}, {"Authorization": "Bearer gb_guess"}):
+        response = world.client.get(f"/v1/gb/research?{USER}", headers=headers)
+        assert response.status_code == 401
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+    assert world.client.get("/healthz").status_code == 200
 
 
 def test_an_internal_error_shows_no_traceback(world, caplog):
@@ -416,18 +402,15 @@ def test_readiness_tells_when_the_server_stops(world):
     assert world.post().status_code == 503
 
 
-def test_readiness_tells_that_the_database_is_gone(tmp_path):
+def test_readiness_tells_that_the_database_is_gone(tmp_path, new_world):
     folder = tmp_path / "data"
     folder.mkdir()
-    world = World(f"sqlite:///{folder}/gligabao.db", tmp_path)
-    try:
-        folder.rename(tmp_path / "elsewhere")
-        response = world.client.get("/readyz")
-        assert response.status_code == 503
-        assert "was removed or replaced" in response.json["error"]
-        refused = world.post()
-        assert refused.status_code == 503 and refused.headers["Retry-After"]
-        (tmp_path / "elsewhere").rename(folder)
-        assert world.client.get("/readyz").status_code == 200
-    finally:
-        world.close()
+    world = new_world(f"sqlite:///{folder}/gligabao.db")
+    folder.rename(tmp_path / "elsewhere")
+    response = world.client.get("/readyz")
+    assert response.status_code == 503
+    assert "was removed or replaced" in response.json["error"]
+    refused = world.post()
+    assert refused.status_code == 503 and refused.headers["Retry-After"]
+    (tmp_path / "elsewhere").rename(folder)
+    assert world.client.get("/readyz").status_code == 200

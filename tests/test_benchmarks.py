@@ -11,9 +11,9 @@ from benchmarks import agents, lists, report, store
 from benchmarks.__main__ import BENCHMARKS, main
 from benchmarks.fake_model import Play, fake_model
 from benchmarks.report import Bar, Report, Table
-from gligabao.store.database import open_database
 from gligabao.store.migrate import migrate
 from gligabao.store.runs import Runs
+from tests.databases import open_database
 
 
 class SqliteOnly:

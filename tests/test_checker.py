@@ -15,7 +15,7 @@ from gligabao.simulator.replies import call, error, hang, searched, text, tool_c
 from gligabao.store.database import sqlite_path
 from tests.checker import check_bill, check_database, dollars
 from tests.script import Gate, Script
-from tests.teams import WAIT_SECONDS, join_agents, spawn, task_of
+from tests.teams import WAIT_SECONDS, spawn, task_of
 from tests.world import World
 
 SCRIPTED, TEAM, ALPHA, BETA, LAST_STEP, RETRIED, FAILED, UNPRICED, INTERRUPTED_ONE = 1, 3, 4, 5, 6, 7, 8, 9, 10
@@ -26,10 +26,8 @@ SOUND_RUNS = 10
 class Sound:
     """The database of a server that has ended, with runs of all kinds; and what is known of them."""
 
-    def __init__(self, folder):
-        self.path = folder / "gligabao.db"
-        self.world = World(f"sqlite:///{self.path}", folder, fetch_allow=["127.0.0.1"])
-        self.script = Script(self.world.simulator, steps=2)
+    def __init__(self, path, world, script):
+        self.path, self.world, self.script = path, world, script
         for _ in range(2):
             self.world.finish(self.world.post(topic=self.script.new_topic()).json["id"])
         self._run_team()
@@ -39,7 +37,6 @@ class Sound:
         self.world.run(text("Report."), model="simulated-1")
         self._interrupt()
         self.charges = self.world.simulator.charges(self.script.topics)
-        self.script.close()
 
     def _run_team(self):
         simulator = self.world.simulator
@@ -51,7 +48,7 @@ class Sound:
         assert beta.reached(1).wait(WAIT_SECONDS)
         done.set()
         self.world.finish(run_id)
-        join_agents()
+        self.world.join()
 
     def _run_with_retries(self):
         again = error(529, headers={"retry-after-ms": "1"})
@@ -83,7 +80,15 @@ class Sound:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    return Sound(tmp_path_factory.mktemp("sound"))
+    folder = tmp_path_factory.mktemp("sound")
+    path = folder / "gligabao.db"
+    world = World(f"sqlite:///{path}", folder, fetch_allow=["127.0.0.1"])
+    try:
+        with closing(Script(world.simulator, steps=2)) as script:
+            return Sound(path, world, script)
+    finally:
+        if not world.closed:
+            world.stop()
 
 
 @pytest.fixture
@@ -326,8 +331,8 @@ def test_a_model_has_a_price_when_the_caller_says_so(ended):
         check_database(ended, prices=Prices({"simulated-1": price}))
 
 
-def test_a_bill_is_compared_by_tokens_where_there_is_no_price(sqlite_url, tmp_path):
-    world = World(sqlite_url, tmp_path)
+def test_a_bill_is_compared_by_tokens_where_there_is_no_price(sqlite_url, new_world):
+    world = new_world(sqlite_url)
     run = world.run(text("Report."), model="simulated-1")
     world.close()
     check_bill([run], world.simulator.billed().total)

@@ -11,21 +11,18 @@ import pytest
 from gligabao.records import INTERRUPTED, now, other_clock
 from gligabao.research.manager import LOST_START, NO_THREAD
 from gligabao.simulator.replies import call, text, tool_calls
-from gligabao.store.database import open_database
 from gligabao.store.runs import Runs
 from tests.checker import read_rows
+from tests.databases import open_database
 from tests.faulty import FailAt
 from tests.script import Script
 from tests.site import Site
-from tests.world import World, join_research
+from tests.teams import wait_until
 
 
 @pytest.fixture
-def world(database_url, tmp_path):
-    world = World(database_url, tmp_path, fetch_allow=["127.0.0.1"])
-    yield world
-    if not world.closed:
-        world.close()
+def world(database_url, new_world):
+    return new_world(database_url, fetch_allow=["127.0.0.1"])
 
 
 @pytest.fixture
@@ -56,7 +53,7 @@ def test_calls_of_the_database_fail(world, script, lost):
         response = world.post(f"u{number}", topic=script.new_topic())
         refused += response.status_code == 503
         if response.status_code == 202:
-            join_research(response.json["id"])
+            world.join(response.json["id"])
         world.db.meddle = lambda call: None
     found = world.close(unanswered=refused)
     assert found.ends["answered"] == 13 - refused
@@ -67,9 +64,7 @@ def test_a_start_that_was_stored_but_not_answered_is_ended(world, script):
     world.db.meddle = lost_start
     assert world.post(topic=script.new_topic()).status_code == 503
     assert lost_start.failed == ["committed"]
-    for thread in threading.enumerate():
-        if thread.name == "lost-starts":
-            thread.join(30)
+    wait_until(lambda: [run["status"] for run in read_rows(world.config.database_url)[0]] == ["failed"])
     (run,) = world.close(unanswered=1).runs
     assert (run["error"], run["stop_reason"]) == (LOST_START, "error")
 
@@ -90,7 +85,7 @@ def test_a_thread_that_wakes_after_the_stop_has_ended_its_run_writes_nothing(wor
     ended = read_rows(world.config.database_url)
     asked = world.simulator.received
     release.set()
-    join_research(run_id)
+    world.join(run_id)
     assert read_rows(world.config.database_url) == ended
     assert world.simulator.received == asked
     assert world.close(billed=None).ends == {"interrupted": 1}
@@ -108,7 +103,7 @@ def test_an_agent_whose_run_was_ended_by_another_stops_within_one_step(world):
         other.close()
     ended = read_rows(world.config.database_url)
     answer.set()
-    join_research(run_id)
+    world.join(run_id)
     assert read_rows(world.config.database_url) == ended
     assert world.simulator.received == 1
     world.run(text("Another."))

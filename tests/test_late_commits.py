@@ -16,13 +16,12 @@ import pytest
 from gligabao.records import NewRun, State, StateName, Totals, Usage, now
 from gligabao.research.manager import LOST_START
 from gligabao.simulator.replies import call, text, tool_calls
-from gligabao.store.database import open_database
 from gligabao.store.migrate import migrate
 from gligabao.store.runs import Runs
 from tests.checker import read_rows
+from tests.databases import open_database
 from tests.process import ServerProcess
 from tests.teams import wait_until
-from tests.world import World, join_research
 
 HOLD = """
     CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -81,11 +80,8 @@ def holder(url):
 
 
 @pytest.fixture
-def world(url, tmp_path):
-    world = World(url, tmp_path)
-    yield world
-    if not world.closed:
-        world.close()
+def world(url, new_world):
+    return new_world(url)
 
 
 @contextmanager
@@ -97,10 +93,9 @@ def thread(target):
     assert not thread.is_alive()
 
 
-def join_lost_starts():
-    for one in threading.enumerate():
-        if one.name == "lost-starts":
-            one.join(30)
+def wait_for_lost_start(url):
+    """Wait until the run whose start was lost is stored, and ended."""
+    wait_until(lambda: "failed" in {run["status"] for run in read_rows(url)[0]}, "the end of the lost start", 30)
 
 
 def wait_for_a_look(caplog):
@@ -112,7 +107,7 @@ def test_a_start_that_is_stored_after_it_was_refused_is_ended(world, holder, cap
     assert world.post().status_code == 503
     wait_for_a_look(caplog)
     holder.let_go()
-    join_lost_starts()
+    wait_for_lost_start(world.config.database_url)
     (run,) = world.close(unanswered=1).runs
     assert (run["error"], run["stop_reason"]) == (LOST_START, "error")
 
@@ -124,7 +119,7 @@ def test_a_start_that_may_be_stored_later_holds_up_no_other(world, holder, caplo
     for number in range(5):
         world.finish(world.start(text("Report."), user=f"other-{number}"), user=f"other-{number}")
     holder.let_go()
-    join_lost_starts()
+    wait_for_lost_start(world.config.database_url)
     runs = world.close(unanswered=1).runs
     assert sorted(run["status"] for run in runs) == ["completed"] * 5 + ["failed"]
 
@@ -139,20 +134,20 @@ def test_a_sub_agent_that_is_stored_after_it_was_refused_ends_before_its_parent(
         return text("Report.")
 
     run_id = world.start(spawn, answer)
-    join_research(run_id)
+    world.join(run_id)
     child, parent = sorted(world.close().runs, key=lambda run: run["parent_id"] is None)
     assert (child["error"], child["parent_id"]) == (LOST_START, parent["id"])
     assert parent["status"] == "completed"
 
 
-def test_a_start_of_a_dead_server_that_is_stored_late_is_ended_by_the_next(url, holder, tmp_path):
+def test_a_start_of_a_dead_server_that_is_stored_late_is_ended_by_the_next(url, holder, tmp_path, new_world):
     db, next_server = open_database(url), []
     holder.hold()
     (tmp_path / "node.lock").write_text("dead-node\n1\n")
     new = NewRun(user_id="u1", topic="t", model="claude-sonnet-5-5", max_steps=5, priced=True)
     with pytest.raises(Exception, match="database"):
         Runs(db).start_run(new, owner="dead-node", max_working=3)
-    with thread(lambda: next_server.append(World(url, tmp_path))):
+    with thread(lambda: next_server.append(new_world(url))):
         holder.wait_for_waiting(STARTS)
         holder.let_go()
     (run,) = next_server[0].close(unanswered=1).runs

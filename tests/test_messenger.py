@@ -14,17 +14,18 @@ from tests.checker import check_run
 from tests.fakes import BY_USER
 from tests.teams import (
     WAIT_SECONDS,
+    announcing,
     bare,
     between_markers,
     children,
-    join_agents,
     spawn,
     task_of,
     told,
     wait_for_child,
+    wait_for_end,
     wait_until,
 )
-from tests.world import World, shape
+from tests.world import shape
 
 WAIT = call("wait_subagents")
 
@@ -287,10 +288,8 @@ def test_a_message_is_either_in_before_an_inbox_closes_or_refused(messenger):
 
 
 @pytest.fixture
-def world(database_url, tmp_path):
-    world = World(database_url, tmp_path)
-    yield world
-    world.close()
+def world(database_url, new_world):
+    return new_world(database_url)
 
 
 def play(world, name, *replies):
@@ -308,16 +307,6 @@ def message(run, words):
 
 READ = call("read_messages")
 LIST = call("list_siblings")
-
-
-def announcing(event, reply):
-    """The same reply, with the event set when it is asked for."""
-
-    def announce(body):
-        event.set()
-        return reply
-
-    return announce
 
 
 def play_a_conversation(world):
@@ -393,10 +382,9 @@ def test_siblings_list_each_other_write_and_read(world):
     check_run(beta)
 
 
-def test_another_message_system_can_take_the_place_of_the_queues(database_url, tmp_path):
-    world = World(database_url, tmp_path, messenger=ListMessenger())
+def test_another_message_system_can_take_the_place_of_the_queues(database_url, new_world):
+    world = new_world(database_url, messenger=ListMessenger())
     play_a_conversation(world)
-    world.close()
 
 
 class MeddledMessenger(QueueMessenger):
@@ -434,8 +422,8 @@ def failing(*calls):
 
 
 @pytest.mark.parametrize("broken", [("open",), ("open", "close", "send", "receive")], ids=["at times", "altogether"])
-def test_a_message_system_that_cannot_make_an_inbox_costs_one_sub_agent_and_no_more(database_url, tmp_path, broken):
-    world = World(database_url, tmp_path, messenger=MeddledMessenger(failing(*broken)))
+def test_a_message_system_that_cannot_make_an_inbox_costs_one_sub_agent_and_no_more(database_url, new_world, broken):
+    world = new_world(database_url, messenger=MeddledMessenger(failing(*broken)))
     root = world.run(tool_calls(spawn("alpha")), tool_calls(WAIT), text("Report."))
     alpha = children(world, root["id"])["alpha"]
     cause = "the message system failed"
@@ -445,12 +433,11 @@ def test_a_message_system_that_cannot_make_an_inbox_costs_one_sub_agent_and_no_m
     ]
     assert (alpha["status"], alpha["stop_reason"], alpha["error"]) == ("failed", "error", cause)
     assert root["status"] == "completed"
-    world.close()
 
 
 @pytest.mark.parametrize("made", ["send", "receive"])
-def test_a_message_system_that_fails_is_a_tool_error(database_url, tmp_path, made):
-    world = World(database_url, tmp_path, messenger=MeddledMessenger(failing(made)))
+def test_a_message_system_that_fails_is_a_tool_error(database_url, new_world, made):
+    world = new_world(database_url, messenger=MeddledMessenger(failing(made)))
     play(world, "alpha", tool_calls(write("beta", "hello") if made == "send" else READ), text("By alpha."))
     play(world, "beta", hang())
     root = world.run(
@@ -461,19 +448,17 @@ def test_a_message_system_that_fails_is_a_tool_error(database_url, tmp_path, mad
         f"! {tool} failed: an internal error of the server, not caused by your call. Try something else"
     ]
     assert children(world, root["id"])["alpha"]["report"] == "By alpha."
-    world.close()
 
 
-def test_an_inbox_that_cannot_be_closed_costs_no_report(database_url, tmp_path):
-    world = World(database_url, tmp_path, messenger=MeddledMessenger(failing("close")))
+def test_an_inbox_that_cannot_be_closed_costs_no_report(database_url, new_world):
+    world = new_world(database_url, messenger=MeddledMessenger(failing("close")))
     play(world, "alpha", text("By alpha."))
     root = world.run(tool_calls(spawn("alpha")), tool_calls(WAIT), text("Report."))
     assert root["report"] == "Report."
     assert children(world, root["id"])["alpha"]["report"] == "By alpha."
-    world.close()
 
 
-def test_a_sibling_is_not_there_before_it_can_be_written_to(database_url, tmp_path):
+def test_a_sibling_is_not_there_before_it_can_be_written_to(database_url, new_world):
     opened, opening, tried = [], threading.Event(), threading.Event()
 
     def meddle(made):
@@ -483,7 +468,7 @@ def test_a_sibling_is_not_there_before_it_can_be_written_to(database_url, tmp_pa
                 opening.set()
                 assert tried.wait(WAIT_SECONDS)
 
-    world = World(database_url, tmp_path, messenger=MeddledMessenger(meddle))
+    world = new_world(database_url, messenger=MeddledMessenger(meddle))
     play(
         world,
         "alpha",
@@ -495,7 +480,6 @@ def test_a_sibling_is_not_there_before_it_can_be_written_to(database_url, tmp_pa
     root = world.run(tool_calls(spawn("alpha"), spawn("beta")), tool_calls(WAIT), text("Report."))
     assert told(world, task_of("alpha"))[0] == '! no sibling "beta": you have none now'
     assert root["status"] == "completed"
-    world.close()
 
 
 def test_a_list_shows_siblings_as_they_are_at_that_moment(world):
@@ -522,7 +506,8 @@ def test_a_list_shows_siblings_as_they_are_at_that_moment(world):
     beta_works.set()
     wait_until(lambda: len(told(world, task_of("alpha"))) == 2)
     beta_ends.set()
-    join_agents(*[wait_for_child(world, run_id, name)["id"] for name in ("beta", "gamma")])
+    for name in ("beta", "gamma"):
+        wait_for_end(world, run_id, name)
     all_ended.set()
     world.finish(run_id)
     assert told(world, task_of("alpha")) == [
@@ -624,7 +609,7 @@ def test_a_call_that_delivers_nothing_is_told_what_was_wrong(world):
     run_id = world.start(tool_calls(*map(spawn, ("alpha", "beta", "gamma"))), tool_calls(WAIT), text("Report."))
     for name, child in (("alpha", "alpha-1"), ("gamma", "gamma-1")):
         wait_for_child(world, wait_for_child(world, run_id, name)["id"], child)
-    join_agents(wait_for_child(world, run_id, "beta")["id"])
+    wait_for_end(world, run_id, "beta")
     ready.set()
     root = world.finish(run_id)
     assert told(world, task_of("alpha"))[1:] == [f"! {fault}" for _, fault in BAD_MESSAGES]

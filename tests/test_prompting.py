@@ -16,7 +16,6 @@ from gligabao.records import now
 from gligabao.resources import data_dir
 from gligabao.simulator.replies import call, searched, text, tool_calls
 from tests.teams import results_in, spawn, task_of
-from tests.world import World
 
 ROOT = Path(__file__).parent.parent
 WAIT = call("wait_subagents")
@@ -32,10 +31,8 @@ def prompts():
 
 
 @pytest.fixture
-def world(sqlite_url, tmp_path):
-    world = World(sqlite_url, tmp_path)
-    yield world
-    world.close()
+def world(sqlite_url, new_world):
+    return new_world(sqlite_url)
 
 
 def heads(world, topic):

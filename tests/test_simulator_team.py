@@ -318,10 +318,8 @@ def test_a_sub_agent_does_without_tools_that_it_has_not(task):
 
 
 @pytest.fixture
-def world(database_url, tmp_path):
-    world = World(database_url, tmp_path)
-    yield world
-    world.close()
+def world(database_url, new_world):
+    return new_world(database_url)
 
 
 def play(world: World, topic: str = DEMO_TEAM_TOPIC, *, user: str = "u1", **body: Any) -> int:
@@ -405,8 +403,8 @@ def test_a_parent_without_the_steps_to_wait_reports_all_the_same(world):
     assert errors == {"cancelled: the agent that spawned it ended"}
 
 
-def test_teams_go_on_at_once_and_do_not_mix(sqlite_url, tmp_path):
-    world = World(sqlite_url, tmp_path)
+def test_teams_go_on_at_once_and_do_not_mix(sqlite_url, new_world):
+    world = new_world(sqlite_url)
     users = [f"user{number}" for number in range(6)]
     started = {user: play(world, user=user) for user in users}
     for user, run_id in started.items():

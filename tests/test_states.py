@@ -18,14 +18,12 @@ from gligabao.simulator.replies import (
     tool_calls,
 )
 from tests.checker import check_run
-from tests.world import World, shape
+from tests.world import shape
 
 
 @pytest.fixture
-def world(database_url, tmp_path):
-    world = World(database_url, tmp_path)
-    yield world
-    world.close()
+def world(database_url, new_world):
+    return new_world(database_url)
 
 
 def test_an_answer_at_once(world):

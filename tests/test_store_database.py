@@ -14,9 +14,10 @@ import psycopg
 import pytest
 
 from gligabao.errors import ConfigError, GligabaoError, StoreError
-from gligabao.store.database import open_database, sqlite_path
+from gligabao.store.database import sqlite_path
 from gligabao.store.migrate import migrate
 from gligabao.store.transaction import StoreConflict
+from tests.databases import open_database
 
 RUN = {
     "user_id": "u1",

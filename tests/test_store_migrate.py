@@ -10,10 +10,10 @@ import pytest
 from gligabao.errors import StartError, StoreError
 from gligabao.records import NewRun
 from gligabao.resources import data_dir
-from gligabao.store.database import open_database
 from gligabao.store.migrate import migrate, read_migrations
 from gligabao.store.queries import QueryError
 from gligabao.store.runs import Runs
+from tests.databases import open_database
 
 NEW = NewRun(user_id="u1", topic="batteries", model="m", max_steps=20, priced=True)
 

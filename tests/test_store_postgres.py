@@ -7,9 +7,9 @@ import pytest
 
 from gligabao.errors import ConfigError, StoreError
 from gligabao.records import NewRun
-from gligabao.store.database import open_database
 from gligabao.store.migrate import migrate
 from gligabao.store.runs import Runs
+from tests.databases import open_database
 
 
 @pytest.fixture

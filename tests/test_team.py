@@ -1,7 +1,6 @@
 """Teams through the whole server, on both databases: what agents are told, what is stored, how a family ends."""
 
 import threading
-import time
 
 import pytest
 
@@ -16,14 +15,11 @@ from tests.faulty import FailAt
 from tests.teams import (
     WAIT_SECONDS,
     DatabaseGate,
-    Silence,
     Stalls,
     StuckMessenger,
-    agents,
     between_markers,
     children,
     end_of,
-    join_agents,
     open_files,
     results_in,
     spawn,
@@ -31,19 +27,18 @@ from tests.teams import (
     task_of,
     told,
     wait_for_child,
+    wait_for_end,
     wait_until,
 )
-from tests.world import World, shape
+from tests.world import shape
 
 WAIT = call("wait_subagents")
 BACKGROUND = "it works in the background, and wait_subagents returns its report"
 
 
 @pytest.fixture
-def world(database_url, tmp_path):
-    world = World(database_url, tmp_path)
-    yield world
-    world.close()
+def world(database_url, new_world):
+    return new_world(database_url)
 
 
 def play(world, name, *replies):
@@ -186,11 +181,11 @@ def test_sub_agents_of_both_generations_have_the_dataset_of_their_root(world, gi
     assert datasets == dict.fromkeys(runs.values(), given.get("dataset", "main")) | {other: "another"}
     for run_id in (runs["root"], other):
         cancel(world, run_id, BY_USER)
-    join_agents()
+    world.join()
 
 
-def test_a_run_that_is_deleted_takes_its_sub_agents_and_all_their_states_with_it(database_url, tmp_path):
-    world = World(database_url, tmp_path)
+def test_a_run_that_is_deleted_takes_its_sub_agents_and_all_their_states_with_it(database_url, new_world):
+    world = new_world(database_url)
     play(world, "alpha", tool_calls(spawn("deep")), tool_calls(WAIT), text("A."))
     play(world, "deep", text("D."))
     root = world.run(tool_calls(spawn("alpha")), tool_calls(WAIT), text("Report."))
@@ -441,8 +436,8 @@ def test_waiting_that_cannot_be_is_told_what_there_is(world):
     check_run(root)
 
 
-def test_a_full_server_refuses_a_sub_agent_and_the_agent_goes_on(database_url, tmp_path):
-    world = World(database_url, tmp_path, max_working=2)
+def test_a_full_server_refuses_a_sub_agent_and_the_agent_goes_on(database_url, new_world):
+    world = new_world(database_url, max_working=2)
     play(world, "alpha", hang())
     root = world.run(tool_calls(spawn("alpha"), spawn("beta")), text("Report."))
     assert told(world, root["topic"])[1] == (
@@ -450,7 +445,6 @@ def test_a_full_server_refuses_a_sub_agent_and_the_agent_goes_on(database_url, t
     )
     assert root["status"] == "completed"
     assert list(children(world, root["id"])) == ["alpha"]
-    world.close()
 
 
 class RefusedBy:
@@ -699,30 +693,21 @@ def end_by_failure(done):
     return error(400, message="nothing doing").after(done)
 
 
-STOP_SECONDS = 8.0
-"""Far more than it takes, and less than any of the waits that are cut short."""
-
-
-def finish_stalled(gate, stalled, done):
-    done.set()
-    join_agents(*stalled.sentinels)
-    gate.open()
-    join_agents()
-
-
 @pytest.mark.parametrize("last", [end_by_report, end_by_failure])
 @pytest.mark.parametrize("depth", [1, 2])
-def test_sub_agents_stop_with_their_parent_whatever_they_are_at(database_url, tmp_path, depth, last):
+def test_sub_agents_stop_with_their_parent_whatever_they_are_at(database_url, silence, new_world, depth, last):
     threads, files = threading.active_count(), open_files()
-    world = World(database_url, tmp_path, fetch_allow=["127.0.0.1"])
-    silence, done, gate = Silence(), threading.Event(), DatabaseGate(world)
+    world = new_world(database_url, fetch_allow=["127.0.0.1"])
+    done, gate = threading.Event(), DatabaseGate(world)
     world.db.meddle = gate
     stalled = start_stalled(world, Stalls(world, silence, gate), depth=depth, last=last(done))
-    asked, began = world.simulator.received, time.monotonic()
+    asked = world.simulator.received
 
-    finish_stalled(gate, stalled, done)
+    done.set()
+    world.join(*stalled.sentinels, seconds=WAIT_SECONDS)
+    gate.open()
+    world.join(seconds=WAIT_SECONDS)
 
-    assert time.monotonic() - began < STOP_SECONDS
     assert world.simulator.received == asked
     for run in all_runs(world):
         if run["parent_id"] is None:
@@ -730,32 +715,39 @@ def test_sub_agents_stop_with_their_parent_whatever_they_are_at(database_url, tm
         else:
             assert end_of(run) == ("failed", "cancelled", PARENT_ENDED), run["name"]
         check_run(run)
-    silence.close()
     world.close()
-    wait_until(lambda: (threading.active_count(), open_files()) <= (threads, files), "the end of threads and files")
+    wait_until(lambda: threading.active_count() <= threads and open_files() <= files, "the end of threads and files")
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_all_agents_stop_with_the_server_whatever_they_are_at(database_url, tmp_path, depth):
+def test_all_agents_stop_with_the_server_whatever_they_are_at(database_url, silence, new_world, depth):
     threads, files = threading.active_count(), open_files()
-    world = World(database_url, tmp_path, fetch_allow=["127.0.0.1"])
-    silence, gate = Silence(), DatabaseGate(world)
+    world = new_world(database_url, fetch_allow=["127.0.0.1"])
+    gate = DatabaseGate(world)
     world.db.meddle = gate
     start_stalled(world, Stalls(world, silence, gate), depth=depth, last=hang())
-    asked, began = world.simulator.received, time.monotonic()
+    asked = world.simulator.received
 
     world.services.manager.begin_stop()
     gate.open()
-    join_agents()
+    world.join(seconds=WAIT_SECONDS)
 
-    assert time.monotonic() - began < STOP_SECONDS
     assert world.simulator.received == asked
     for run in all_runs(world):
         assert end_of(run) == ("failed", "interrupted", INTERRUPTED), run["name"]
         check_run(run)
-    silence.close()
     world.close()
-    wait_until(lambda: (threading.active_count(), open_files()) <= (threads, files), "the end of threads and files")
+    wait_until(lambda: threading.active_count() <= threads and open_files() <= files, "the end of threads and files")
+
+
+def test_a_test_that_fails_leaves_no_agent_behind_for_the_next(database_url, silence, new_world):
+    threads, files = threading.active_count(), open_files()
+    world = new_world(database_url, fetch_allow=["127.0.0.1"])
+    world.db.meddle = gate = DatabaseGate(world)
+    start_stalled(world, Stalls(world, silence, gate), depth=1, last=hang())
+    world.abandon()
+    assert world.services.manager.working == 0
+    wait_until(lambda: threading.active_count() <= threads and open_files() <= files, "the end of threads and files")
 
 
 def test_the_end_of_a_parent_is_stored_after_those_of_its_sub_agents_however_long_they_take(world, monkeypatch, caplog):
@@ -830,8 +822,8 @@ def allow_ends(world):
         tx.run_script(ALLOW_REPORTS[world.db.dialect])
 
 
-def test_an_end_that_a_constraint_refuses_is_stored_in_another_way(database_url, tmp_path):
-    world = World(database_url, tmp_path)
+def test_an_end_that_a_constraint_refuses_is_stored_in_another_way(database_url, new_world):
+    world = new_world(database_url)
     play(world, "alpha", text("By alpha."))
     refuse_ends(world, "= 'completed'")
     root = world.run(tool_calls(spawn("alpha")), tool_calls(WAIT), text("Report."))
@@ -844,11 +836,11 @@ def test_an_end_that_a_constraint_refuses_is_stored_in_another_way(database_url,
     world.close(billed=None)
 
 
-def test_an_end_that_cannot_be_stored_at_all_ends_the_agent_and_is_logged(database_url, tmp_path, caplog):
-    world = World(database_url, tmp_path)
+def test_an_end_that_cannot_be_stored_at_all_ends_the_agent_and_is_logged(database_url, new_world, caplog):
+    world = new_world(database_url)
     refuse_ends(world, "<> 'running'")
     run_id = world.start(text("Report."))
-    join_agents(run_id)
+    world.join(run_id)
     assert world.services.manager.working == 0
     assert world.get(run_id)["status"] == "running"
     assert f"run {run_id} stays at work in the database until the server stops" in caplog.text
@@ -857,8 +849,8 @@ def test_an_end_that_cannot_be_stored_at_all_ends_the_agent_and_is_logged(databa
 
 
 @pytest.mark.parametrize("who", ["a root", "a sub-agent"])
-def test_an_agent_that_is_started_in_the_moment_of_the_stop_makes_no_call(database_url, tmp_path, who):
-    world = World(database_url, tmp_path)
+def test_an_agent_that_is_started_in_the_moment_of_the_stop_makes_no_call(database_url, new_world, who):
+    world = new_world(database_url)
     inserts, stops = [], []
 
     def meddle(made):
@@ -870,9 +862,8 @@ def test_an_agent_that_is_started_in_the_moment_of_the_stop_makes_no_call(databa
 
     world.db.meddle = meddle
     run_id = world.start(tool_calls(spawn("alpha")))
-    join_agents()
-    world.services.close()
-    world.simulator.stop()
+    world.join()
+    world.stop()
     rows = check_database(database_url, started=[run_id]).runs
     assert [run["error"] for run in rows] == [INTERRUPTED] * len(inserts)
     assert world.simulator.received == len(inserts) - 1
@@ -880,11 +871,12 @@ def test_an_agent_that_is_started_in_the_moment_of_the_stop_makes_no_call(databa
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_sub_agent_that_cannot_be_woken_is_ended_by_its_parent_and_writes_no_more(
-    database_url, tmp_path, depth, monkeypatch, caplog
+    database_url, new_world, depth, monkeypatch, caplog
 ):
     monkeypatch.setattr("gligabao.research.team.STUCK_SECONDS", 0.5)
     messenger = StuckMessenger()
-    world = World(database_url, tmp_path, messenger=messenger)
+    world = new_world(database_url, messenger=messenger)
+    world.held.append(messenger.freed)
     done = threading.Event()
     play(world, "deaf", tool_calls(call("read_messages", wait_seconds=60)), text("Too late."))
     play(world, "middle", tool_calls(spawn("deaf")), tool_calls(WAIT), text("Too late."))
@@ -902,29 +894,28 @@ def test_a_sub_agent_that_cannot_be_woken_is_ended_by_its_parent_and_writes_no_m
     assert shape(deaf)[-2:] == [f"1 waiting a message, up to 60 s ! {PARENT_ENDED}", f"0 failed ! {PARENT_ENDED}"]
     assert f"run {deaf['id']} was cancelled and its agent is stuck" in caplog.text
 
-    assert len(agents()) == 1
+    wait_until(lambda: world.services.manager.working == 1)
     messenger.freed.set()
-    join_agents()
+    world.join()
     assert world.get(deaf["id"]) == deaf
     assert f"run {deaf['id']} had been ended before its agent did" in caplog.text
     assert world.simulator.received == asked
-    world.close()
 
 
-def test_a_stop_of_the_server_does_not_wait_for_an_agent_that_cannot_be_woken(database_url, tmp_path):
+def test_a_stop_of_the_server_does_not_wait_for_an_agent_that_cannot_be_woken(database_url, new_world):
     messenger = StuckMessenger()
-    world = World(database_url, tmp_path, messenger=messenger)
+    world = new_world(database_url, messenger=messenger)
+    world.held.append(messenger.freed)
     play(world, "deaf", tool_calls(call("read_messages", wait_seconds=60)))
     play(world, "other", hang())
     world.start(tool_calls(spawn("deaf"), spawn("other")), tool_calls(WAIT))
     assert messenger.stuck.wait(WAIT_SECONDS)
     (hurry := threading.Event()).set()
-    world.services.close(hurry=hurry)
-    world.simulator.stop()
+    world.stop(hurry=hurry)
     rows = check_database(database_url, started=world.started).runs
     assert {(run["error"], run["stop_reason"]) for run in rows} == {(INTERRUPTED, "interrupted")}
     messenger.freed.set()
-    join_agents()
+    world.join()
     assert check_database(database_url).runs == rows
 
 
@@ -963,10 +954,8 @@ def test_what_ended_before_its_parent_stays_as_it_was(world):
     play(world, "beta", error(400, message="nothing doing"))
     play(world, "gamma", hang())
     run_id = world.start(tool_calls(*map(spawn, ("alpha", "beta", "gamma"))), error(400).after(done))
-    before = [wait_for_child(world, run_id, name)["id"] for name in ("alpha", "beta")]
-    join_agents(*before)
-    ended_before = [world.get(child) for child in before]
+    ended_before = [wait_for_end(world, run_id, name) for name in ("alpha", "beta")]
     done.set()
     assert world.finish(run_id)["stop_reason"] == "error"
-    assert [world.get(child) for child in before] == ended_before
+    assert [world.get(child["id"]) for child in ended_before] == ended_before
     assert end_of(children(world, run_id)["gamma"]) == ("failed", "cancelled", PARENT_ENDED)

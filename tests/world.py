@@ -27,6 +27,8 @@ class World:
         self.answers: dict[int, dict[str, Any]] = {}
         """What the starts were answered with, by the ids of their runs."""
         self.closed = False
+        self.held: list[threading.Event] = []
+        """What the test has agents wait for. Set when it fails, so that none is left to disturb the next test."""
         self.db = FaultyDatabase()
         self.config = Config(
             database_url=database_url,
@@ -38,19 +40,21 @@ class World:
             }
             | settings,
         )
-        self.services: Services = open_services(
-            self.config, open_db=lambda url: self.db.over(open_database(url)), messenger=messenger
-        )
+        try:
+            self.services: Services = open_services(
+                self.config, open_db=lambda url: self.db.over(open_database(url)), messenger=messenger
+            )
+        except BaseException:
+            self.simulator.stop()
+            raise
         self.app = create_app(self.services)
         self.app.after_request(self._note_start)
         self.client = self.app.test_client()
 
     def close(self, **allowed: Any) -> Checked:
         """Stop the server, then the model, and check what is stored; `allowed` goes to `check_database`."""
-        self.closed = True
         was_idle = self.services.manager.working == 0
-        self.services.close()
-        self.simulator.stop()
+        self.stop()
         simulator = self.simulator
         given = {
             # Else an answer may have been billed at the very moment at which nobody wanted it any more.
@@ -62,6 +66,23 @@ class World:
             "prices": Prices(self.config.prices),
         }
         return check_database(self.config.database_url, **given | allowed)
+
+    def stop(self, *, hurry: threading.Event | None = None) -> None:
+        """Stop the server, then the model, and check nothing."""
+        self.closed = True
+        try:
+            self.services.close(hurry=hurry)
+        finally:
+            self.simulator.stop()
+
+    def abandon(self) -> None:
+        """Stop after a test that has failed: check nothing, and leave no agent behind."""
+        self.services.manager.begin_stop()
+        for event in self.held:
+            event.set()
+        if not self.closed:
+            self.stop()
+        self.join()
 
     def _note_start(self, response: Any) -> Any:
         if response.status_code == 202:
@@ -84,15 +105,14 @@ class World:
 
     def finish(self, run_id: int, *, user: str = "u1") -> dict[str, Any]:
         """Wait for the agent of a run to end and return the run."""
-        join_research(run_id)
+        self.join(run_id)
         run = self.get(run_id, user=user)
         assert run["status"] != "running", run
         return run
 
-    def join_all(self) -> None:
-        """Wait for all agents that were started here."""
-        for run_id in self.started:
-            join_research(run_id)
+    def join(self, *run_ids: int, seconds: float = 90) -> None:
+        """Wait until the agents of these runs (none given: all) do nothing any more."""
+        assert self.services.manager.join(seconds, *run_ids), "agents are still at work"
 
     def get(self, run_id: int, *, user: str = "u1") -> dict[str, Any]:
         """Return the run."""
@@ -103,14 +123,6 @@ class World:
     def run(self, *replies: Any, **body: Any) -> dict[str, Any]:
         """Play a whole research and return its run."""
         return self.finish(self.start(*replies, **body))
-
-
-def join_research(run_id: int, seconds: float = 60) -> None:
-    """Wait for the thread of a run."""
-    for thread in threading.enumerate():
-        if thread.name == f"research-{run_id}":
-            thread.join(seconds)
-            assert not thread.is_alive()
 
 
 def shape(run: dict[str, Any]) -> list[str]:

@@ -115,10 +115,14 @@ class Manager:
         for researcher in researchers:
             researcher.member.cancel.set(_SERVER_STOPS)
 
-    def join(self, seconds: float) -> bool:
-        """Wait up to `seconds` for every agent to end, and tell whether all have."""
+    def join(self, seconds: float, *run_ids: int) -> bool:
+        """Wait up to `seconds` for the agents of these runs to end (none given: all), and tell whether they have."""
+
+        def have_ended() -> bool:
+            return not (self._researchers.keys() & run_ids if run_ids else self._researchers or self._starting)
+
         with self._lock:
-            return self._idle.wait_for(lambda: not (self._researchers or self._starting), seconds)
+            return self._idle.wait_for(have_ended, seconds)
 
     def interrupt_left(self) -> None:
         """End the runs of agents that did not stop in time as interrupted, and give up what waits for the database."""

@@ -4,7 +4,6 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from gligabao.records import other_clock
 from tests.script import Script
@@ -13,8 +12,10 @@ from tests.world import World
 AGENTS = 20
 
 
-def test_the_clock_jumps_by_an_hour(database_url: str, tmp_path: Path, figures: Callable[[str], None]) -> None:
-    world = World(database_url, tmp_path, fetch_allow=["127.0.0.1"])
+def test_the_clock_jumps_by_an_hour(
+    database_url: str, new_world: Callable[..., World], figures: Callable[[str], None]
+) -> None:
+    world = new_world(database_url, fetch_allow=["127.0.0.1"])
     script = Script(world.simulator)
     world.simulator.latency_seconds = 0.1
     chance = random.Random(20261130)
@@ -33,7 +34,7 @@ def test_the_clock_jumps_by_an_hour(database_url: str, tmp_path: Path, figures: 
         try:
             for number in range(AGENTS):
                 assert world.post(f"u{number}", topic=script.new_topic()).status_code == 202
-            world.join_all()
+            world.join()
         finally:
             done.set()
             jumper.join()

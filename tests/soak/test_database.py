@@ -24,7 +24,7 @@ from tests.script import Script
 from tests.site import STOP_SECONDS, Site
 from tests.soak.proxy import Proxy
 from tests.teams import wait_until
-from tests.world import World, join_research
+from tests.world import World
 
 CALLS = 200
 AWAY_SECONDS = 30
@@ -33,10 +33,10 @@ RECOVER_SECONDS = 10
 
 @pytest.mark.parametrize("lost", [False, True], ids=["before the call", "after the commit"])
 def test_every_call_of_the_database_fails_once(
-    database_url: str, tmp_path: Path, figures: Callable[[str], None], lost: bool
+    database_url: str, new_world: Callable[..., World], figures: Callable[[str], None], lost: bool
 ) -> None:
     """`after the commit`: it took place, but its answer was lost on the way."""
-    world = World(database_url, tmp_path, fetch_allow=["127.0.0.1"])
+    world = new_world(database_url, fetch_allow=["127.0.0.1"])
     script = Script(world.simulator, steps=10)
     refused = failed = 0
     try:
@@ -48,13 +48,13 @@ def test_every_call_of_the_database_fails_once(
             assert response.status_code in (202, 503), response.json
             refused += response.status_code == 503
             if response.status_code == 202:
-                join_research(response.json["id"])
+                world.join(response.json["id"])
             failed += len(fault.failed)
             world.db.meddle = lambda call: None
-        world.join_all()
+        world.join()
     finally:
         script.close()
-        found = world.close(unanswered=refused)
+    found = world.close(unanswered=refused)
     # A start whose answer was lost is ended by the server itself; a research that began always completes.
     assert found.ends.get("answered", 0) == CALLS - refused
     figures(f"{CALLS} researches, {failed} calls failed, {refused} starts refused (503), {found.ends}, 0 left running")

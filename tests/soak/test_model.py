@@ -2,8 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from gligabao.records import INTERRUPTED
 from gligabao.simulator.replies import Reply, call, drop, error, malformed, raw, searched, text, tool_calls
-from tests.world import World, join_research
+from tests.world import World
 
 OVERLOADED_SECONDS = 60
 STOP_SECONDS = 1.0
@@ -28,23 +27,13 @@ BROKEN = {
 
 
 @pytest.fixture
-def worlds(sqlite_url: str, postgres_url: str, tmp_path: Path) -> Iterator[dict[str, World]]:
+def worlds(sqlite_url: str, postgres_url: str, tmp_path: Path, new_world: Callable[..., World]) -> dict[str, World]:
     """A world on each database: most of these tests is waiting, which both may do at once."""
-    with ExitStack() as stack:
-        yield {
-            name: stack.enter_context(_world(url, tmp_path / name))
-            for name, url in (("sqlite", sqlite_url), ("postgres", postgres_url))
-        }
-
-
-@contextmanager
-def _world(url: str, folder: Path) -> Iterator[World]:
-    folder.mkdir()
-    world = World(url, folder)
-    try:
-        yield world
-    finally:
-        world.simulator.stop()
+    worlds = {}
+    for name, url in (("sqlite", sqlite_url), ("postgres", postgres_url)):
+        (tmp_path / name).mkdir()
+        worlds[name] = new_world(url, tmp_path / name)
+    return worlds
 
 
 def _details(world: World, run_id: int, user: str) -> list[str]:
@@ -65,7 +54,7 @@ def test_overloaded_for_a_minute(worlds: dict[str, World], figures: Callable[[st
     ]
     retries = 0
     for world, user, run_id in started:
-        join_research(run_id, 200)
+        world.join(run_id, seconds=200)
         assert world.get(run_id, user=user)["status"] == "completed"
         shown = [detail for detail in _details(world, run_id, user) if "overloaded, retry" in detail]
         assert len(shown) >= 4
@@ -85,7 +74,7 @@ def test_answers_that_break_off(worlds: dict[str, World], figures: Callable[[str
             replies = [broken, tool_calls(call("web_search", query=query)), broken, text("Report.")]
             started.append((world, f"u{number}", world.start(*replies, user=f"u{number}")))
     for world, user, run_id in started:
-        join_research(run_id, 200)
+        world.join(run_id, seconds=200)
         run = world.get(run_id, user=user)
         assert (run["status"], run["report"]) == ("completed", "Report."), run["error"]
         assert sum("retry 1 of 6" in detail for detail in _details(world, run_id, user)) == 3

@@ -25,9 +25,7 @@ from tests.teams import (
     Silence,
     Stalls,
     StuckMessenger,
-    agents,
     end_of,
-    join_agents,
     results_in,
     spawn,
     start_stalled,
@@ -157,14 +155,20 @@ ENDS: Mapping[str, Callable[[threading.Event], Any]] = {
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("depth", STALLS_BY_DEPTH)
 def test_sub_agents_stop_within_two_seconds_whatever_they_are_at(
-    database_url: str, tmp_path: Path, figures: Callable[[str], None], depth: int, end: str
+    database_url: str,
+    tmp_path: Path,
+    new_world: Callable[..., World],
+    silence: Silence,
+    figures: Callable[[str], None],
+    depth: int,
+    end: str,
 ) -> None:
     last_call = last_end = 0.0
     for _ in range(ROUNDS):
         tmp_path = tmp_path / "next"
         tmp_path.mkdir()
-        world = World(_fresh(database_url, tmp_path), tmp_path, fetch_allow=["127.0.0.1"])
-        silence, done, gate = Silence(), threading.Event(), DatabaseGate(world)
+        world = new_world(_fresh(database_url, tmp_path), tmp_path, fetch_allow=["127.0.0.1"])
+        done, gate = threading.Event(), DatabaseGate(world)
         world.db.meddle = gate
         stalled = start_stalled(world, Stalls(world, silence, gate), depth=depth, last=ENDS[end](done))
         began = time.time()
@@ -172,14 +176,13 @@ def test_sub_agents_stop_within_two_seconds_whatever_they_are_at(
             world.services.manager.begin_stop()
         else:
             done.set()
-            join_agents(*stalled.sentinels)
+            world.join(*stalled.sentinels)
         gate.open()
-        join_agents()
+        world.join()
         last_end = max(last_end, time.time() - began)
         last_call = max(last_call, *(request.time - began for request in world.simulator.requests))
         reasons = {run["error"] for run in world.close(billed=None, started=None).runs if run["parent_id"]}
         assert reasons == {INTERRUPTED if end == "stop" else PARENT_ENDED}
-        silence.close()
     assert last_call <= CANCEL_SECONDS and last_end <= CANCEL_SECONDS
     states = ", ".join(sum(STALLS_BY_DEPTH[depth], ()))
     figures(
@@ -227,7 +230,7 @@ class Busy:
 
 @pytest.mark.parametrize("end", ENDS)
 def test_busy_teams_stop_within_two_seconds_at_any_moment(
-    database_url: str, tmp_path: Path, figures: Callable[[str], None], end: str
+    database_url: str, tmp_path: Path, new_world: Callable[..., World], figures: Callable[[str], None], end: str
 ) -> None:
     calls: list[float] = []
     ends: list[float] = []
@@ -235,15 +238,15 @@ def test_busy_teams_stop_within_two_seconds_at_any_moment(
     for number in range(BUSY_TREES):
         folder = tmp_path / str(number)
         folder.mkdir()
-        world = World(_fresh(database_url, folder), folder)
+        world = new_world(_fresh(database_url, folder), folder)
         busy, done = Busy(world, number), threading.Event()
         run_id = world.start(tool_calls(*map(busy.spawn, FIRST)), ENDS[end](done))
         # At a moment of its own each time.
         assert world.simulator.wait_for_requests(7 + number, 60)
-        most = max(most, len(agents()))
+        most = max(most, world.services.manager.working)
         began = time.time()
         world.services.manager.begin_stop() if end == "stop" else done.set()
-        join_agents()
+        world.join()
         ends.append(time.time() - began)
         calls.append(max(request.time - began for request in world.simulator.requests))
         found = world.close(billed=None, started=None)
@@ -317,10 +320,10 @@ def _start_held_teams(site: Site) -> None:
 
 @pytest.mark.parametrize("lost", [False, True], ids=["before the call", "after the commit"])
 def test_every_call_of_the_database_fails_once_under_a_team(
-    database_url: str, tmp_path: Path, figures: Callable[[str], None], lost: bool
+    database_url: str, new_world: Callable[..., World], figures: Callable[[str], None], lost: bool
 ) -> None:
     """`after the commit`: it took place, but its answer was lost on the way."""
-    world = World(database_url, tmp_path)
+    world = new_world(database_url)
     world.simulator.play("wounded tree", _spawn_below("alpha", "beta"), tool_calls(WAIT), text("Report."))
     world.simulator.play("alpha of ", _spawn_below("inner"), tool_calls(WAIT), text("By alpha."))
     for name, to in (("beta", "alpha"), ("inner", "beta")):
@@ -347,10 +350,11 @@ def test_every_call_of_the_database_fails_once_under_a_team(
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_an_agent_that_cannot_be_woken_holds_up_its_parent_for_so_long_only(
-    database_url: str, tmp_path: Path, figures: Callable[[str], None], depth: int
+    database_url: str, new_world: Callable[..., World], figures: Callable[[str], None], depth: int
 ) -> None:
     messenger, done = StuckMessenger(), threading.Event()
-    world = World(database_url, tmp_path, messenger=messenger)
+    world = new_world(database_url, messenger=messenger)
+    world.held.append(messenger.freed)
     world.simulator.play(task_of("deaf"), tool_calls(call("read_messages")), text("Too late."))
     world.simulator.play(task_of("middle"), tool_calls(spawn("deaf")), tool_calls(WAIT))
     run_id = world.start(tool_calls(spawn("deaf" if depth == 1 else "middle")), text("Report.").after(done))
@@ -361,7 +365,7 @@ def test_an_agent_that_cannot_be_woken_holds_up_its_parent_for_so_long_only(
     seconds = time.monotonic() - began
     asked = world.simulator.received
     messenger.freed.set()
-    join_agents()
+    world.join()
     assert world.simulator.received == asked
     found = world.close()
     assert {run["error"] for run in found.runs if run["parent_id"]} == {PARENT_ENDED}

@@ -317,22 +317,19 @@ def _fail():
     raise ZeroDivisionError("secret detail")
 
 
-def test_each_5xx_has_a_request_id_that_the_log_has_too(database_url, tmp_path, caplog):
+def test_each_5xx_has_a_request_id_that_the_log_has_too(database_url, new_world, caplog):
     caplog.set_level("INFO")
-    world = World(database_url, tmp_path, anthropic_api_key=None)
-    try:
-        world.app.add_url_rule("/fault", view_func=_fail)
-        responses = [world.client.get("/fault"), world.post()]
-        world.services.manager.begin_stop()
-        responses.append(world.client.get("/readyz"))
-        assert [response.status_code for response in responses] == [500, 503, 503]
-        ids = [response.headers["X-Request-Id"] for response in responses]
-        assert len(set(ids)) == 3
-        lines = [f"GET /fault 500 (request {ids[0]})", f"POST /v1/gb/research 503 (request {ids[1]})"]
-        assert not [line for line in [*lines, f"GET /readyz 503 (request {ids[2]})"] if line not in caplog.messages]
-        assert "X-Request-Id" not in world.client.get("/v1/gb/research").headers
-    finally:
-        world.close()
+    world = new_world(database_url, anthropic_api_key=None)
+    world.app.add_url_rule("/fault", view_func=_fail)
+    responses = [world.client.get("/fault"), world.post()]
+    world.services.manager.begin_stop()
+    responses.append(world.client.get("/readyz"))
+    assert [response.status_code for response in responses] == [500, 503, 503]
+    ids = [response.headers["X-Request-Id"] for response in responses]
+    assert len(set(ids)) == 3
+    lines = [f"GET /fault 500 (request {ids[0]})", f"POST /v1/gb/research 503 (request {ids[1]})"]
+    assert not [line for line in [*lines, f"GET /readyz 503 (request {ids[2]})"] if line not in caplog.messages]
+    assert "X-Request-Id" not in world.client.get("/v1/gb/research").headers
 
 
 # Other doors

@@ -920,7 +920,7 @@ def test_a_stop_of_the_server_does_not_wait_for_an_agent_that_cannot_be_woken(da
 
 
 def ends_of(world, runs):
-    join_agents(*runs.values())
+    world.join(*runs.values())
     return {name: end_of(world.get(run_id)) for name, run_id in runs.items()}
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from gligabao.cancel import Cancel
 from gligabao.errors import RunLost, StoreError, StoreFault
-from gligabao.records import Ending, NewRun, StateName, Status, StopReason, Totals, Usage
+from gligabao.records import Ending, NewRun, RunWithStates, StateName, Status, StopReason, Totals, Usage
 from gligabao.research.recorder import Recorder, store_in_the_end
 from gligabao.store.runs import Runs
 from tests.checker import check_run
@@ -59,7 +59,7 @@ def test_a_recorder_goes_on_from_the_state_and_the_totals_of_a_run(runs):
     ]
     figures = (ended.steps, ended.tool_calls, ended.input_tokens, ended.output_tokens, ended.cost_usd)
     assert figures == (3, 2, 300, 30, 0.75)
-    check_run(ended.as_json(states))
+    check_run(RunWithStates(ended, states).as_json())
 
 
 # --- faults that pass, and those that do not

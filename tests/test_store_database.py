@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from gligabao.errors import ConfigError, GligabaoError, StoreError
+from gligabao.errors import ConfigError, GligabaoError, StoreError, StoreFault
 from gligabao.store.database import sqlite_path
 from gligabao.store.migrate import migrate
 from gligabao.store.transaction import StoreConflict
@@ -261,9 +261,9 @@ def test_a_database_without_tables_fails_as_ours(database_url):
     db = open_database(database_url)
     try:
         db.ping()
-        with pytest.raises(StoreError, match="gb_agent_research_runs") as failure:
+        with pytest.raises(StoreFault, match="gb_agent_research_runs") as failure:
             running(db)
-        assert failure.value.retry_after_seconds
+        assert failure.value.retry_after_seconds is None
     finally:
         db.close()
 

@@ -150,7 +150,7 @@ def test_tools_tell_faults_in_plain_words():
                 tool.input.model_validate(given)
             except ValidationError:
                 with pytest.raises(ToolError) as caught:
-                    Toolbox([tool]).run(ToolCall("1", tool.name, given), nothing)
+                    Toolbox([tool]).run(ToolCall("1", tool.name, given))
                 assert_plain(str(caught.value), tool.input, given)
                 assert ". Its input is {" in str(caught.value)
 
@@ -158,7 +158,7 @@ def test_tools_tell_faults_in_plain_words():
 def test_a_tool_tells_twenty_faults_at_most():
     tools = subagent_tools(None, None)
     with pytest.raises(ToolError) as caught:
-        Toolbox(tools).run(ToolCall("1", "wait_subagents", {f"x{n}": n for n in range(25)}), None)
+        Toolbox(tools).run(ToolCall("1", "wait_subagents", {f"x{n}": n for n in range(25)}))
     assert str(caught.value).count("is not a field of this tool") == MAX_FAULTS
     assert 'and 5 more faults. Its input is {"names": "..."}' in str(caught.value)
 

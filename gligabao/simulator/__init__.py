@@ -5,10 +5,11 @@ the real API refuses, bills what it answers, and plays a scripted researcher ove
 replies were laid down. Nothing it says comes from a model.
 """
 
+from gligabao.simulator.api import Recorded
 from gligabao.simulator.billing import Bill, Totals
 from gligabao.simulator.faults import Faults
 from gligabao.simulator.scripts import Script
-from gligabao.simulator.server import Recorded, Simulator
+from gligabao.simulator.server import Simulator
 from gligabao.simulator.web import DEMO_TEAM_TOPIC, DEMO_TOPIC
 
 __all__ = ["DEMO_TEAM_TOPIC", "DEMO_TOPIC", "Bill", "Faults", "Recorded", "Script", "Simulator", "Totals"]

@@ -10,16 +10,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gligabao.simulator import controls, web
+from gligabao.simulator.api import MessagesApi, Recorded
 from gligabao.simulator.models import MODELS, find_model
 from gligabao.simulator.prompt import Prompt
 from gligabao.simulator.refusals import Refusal, invalid
-from gligabao.simulator.replies import Drip, Drop, Failure, Hang, Malformed, MessageReply, Raw, Reply
-
-if TYPE_CHECKING:
-    from gligabao.simulator.server import Recorded, Simulator
+from gligabao.simulator.replies import Drip, Drop, Failure, Hang, Malformed, MessageReply, Raw, Reply, text
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +31,8 @@ class Server(HTTPServer):
     allow_reuse_address = True
     request_queue_size = 1024
 
-    def __init__(self, address: tuple[str, int], simulator: "Simulator") -> None:
-        self.simulator = simulator
+    def __init__(self, address: tuple[str, int], api: MessagesApi) -> None:
+        self.api = api
         self._lock = threading.Lock()
         self._open: dict[socket.socket, threading.Thread] = {}
         self._numbers = itertools.count(1)
@@ -91,9 +89,9 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
 
     @property
-    def simulator(self) -> "Simulator":
-        """The simulator that this connection belongs to."""
-        return self.server.simulator
+    def api(self) -> MessagesApi:
+        """The API that this connection leads to."""
+        return self.server.api
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: `requests` tells what came in."""
@@ -113,11 +111,11 @@ class _Handler(BaseHTTPRequestHandler):
         elif path.startswith("/v1/models/"):
             self._send_model(path.removeprefix("/v1/models/"))
         else:
-            self._send_control(controls.get(self.simulator, self.path))
+            self._send_control(controls.get(self.api, self.path))
 
     def do_DELETE(self) -> None:
         """Serve the controls."""
-        self._send_control(controls.delete(self.simulator, self.path))
+        self._send_control(controls.delete(self.api, self.path))
 
     def do_POST(self) -> None:
         """Serve the API and the controls."""
@@ -132,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/v1/messages/count_tokens":
             self._count(raw)
         else:
-            self._send_control(controls.post(self.simulator, self.path, raw))
+            self._send_control(controls.post(self.api, self.path, raw))
 
     def _send_control(self, answer: controls.Answered | None) -> None:
         if answer is None:
@@ -162,17 +160,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _count(self, raw: bytes) -> None:
         try:
-            self.send_json(200, {"input_tokens": self.simulator.count_tokens(self._headers(), _parse(raw))})
+            self.send_json(200, {"input_tokens": self.api.count_tokens(self._headers(), _parse(raw))})
         except Refusal as refusal:
             self.refuse(refusal)
 
     def _converse(self, raw: bytes) -> None:
         body, refusal = _try_to_parse(raw)
-        recorded = self.simulator.record(self._headers(), body)
+        recorded = self.api.record(self._headers(), body)
         try:
             if refusal is not None:
                 raise refusal
-            reply, prompt = self.simulator.answer(self._headers(), body)
+            reply, prompt = self.api.answer(self._headers(), body)
         except Refusal as refused:
             recorded.status = refused.status
             self.refuse(refused)
@@ -184,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
         return {name.lower(): value for name, value in self.headers.items()}
 
     def _wait(self, reply: Reply) -> None:
-        seconds = self.simulator.latency_seconds + reply.delay_seconds
+        seconds = self.api.latency_seconds + reply.delay_seconds
         if seconds > 0:
             self.wait_for_client_to_leave(seconds)
         while reply.hold is not None and not reply.hold.wait(0.05):
@@ -204,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def refuse(self, refusal: Refusal) -> None:
         """Write an error answer."""
-        request_id = self.simulator.next_request_id()
+        request_id = self.api.next_request_id()
         headers = {**refusal.headers, "request-id": request_id}
         self.send_json(refusal.status, refusal.as_json(request_id), headers)
 
@@ -234,12 +232,12 @@ class _Delivery:
     """Brings one reply to the client, in whatever way it asks to be brought."""
 
     handler: _Handler
-    recorded: "Recorded"
+    recorded: Recorded
     prompt: Prompt
-    simulator: "Simulator" = field(init=False)
+    api: MessagesApi = field(init=False)
 
     def __post_init__(self) -> None:
-        self.simulator = self.handler.simulator
+        self.api = self.handler.api
 
     def deliver(self, reply: Reply) -> None:
         """Write the reply."""
@@ -256,7 +254,7 @@ class _Delivery:
                 self.recorded.status = reply.status
                 self.handler.send_json(reply.status, reply.body)
             case Malformed():
-                body = self.simulator.seal(reply.answer, self.prompt).encode()
+                body = self.api.seal(reply.answer, self.prompt).encode()
                 self.recorded.status = 200
                 self.handler.send_body(200, body[: len(body) // 2], "application/json")
             case Hang():
@@ -266,16 +264,16 @@ class _Delivery:
                 self._drop(midway=reply.midway)
 
     def _send_message(self, answer: MessageReply, *, seconds_per_byte: float = 0.0) -> None:
-        message = self.simulator.seal(answer, self.prompt)
+        message = self.api.seal(answer, self.prompt)
         body = message.encode()
         # Before the last byte leaves: who has read the answer may ask for the bill at once.
-        self.simulator.charge(self.prompt, message)
+        self.api.charge(self.prompt, message)
         self.recorded.status = 200
         try:
-            self.handler.send_head(200, len(body), "application/json", {"request-id": self.simulator.next_request_id()})
+            self.handler.send_head(200, len(body), "application/json", {"request-id": self.api.next_request_id()})
             self._write(body, seconds_per_byte)
         except OSError:
-            self.simulator.charge(self.prompt, message, times=-1)
+            self.api.charge(self.prompt, message, times=-1)
             raise
 
     def _write(self, body: bytes, seconds_per_byte: float) -> None:
@@ -291,10 +289,7 @@ class _Delivery:
     def _drop(self, *, midway: bool) -> None:
         self.handler.close_connection = True
         if midway:
-            body = self.simulator.seal(
-                MessageReply([{"type": "text", "text": "An answer that never ends"}]), self.prompt
-            )
-            encoded = body.encode()
+            encoded = self.api.seal(text("An answer that never ends"), self.prompt).encode()
             self.handler.send_head(200, len(encoded), "application/json")
             self.handler.wfile.write(encoded[: len(encoded) // 2])
             self.handler.wfile.flush()

@@ -3,17 +3,15 @@
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from pydantic import ValidationError
 
 from gligabao.simulator import web
+from gligabao.simulator.api import MessagesApi
 from gligabao.simulator.faults import FaultOrder
 from gligabao.validation import find_faults, join_faults
-
-if TYPE_CHECKING:
-    from gligabao.simulator.server import Simulator
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,29 +23,29 @@ class Answered:
     content_type: str = "application/json"
 
 
-def get(simulator: "Simulator", target: str) -> Answered | None:
+def get(api: MessagesApi, target: str) -> Answered | None:
     """Answer a GET, None when there is no such control."""
     url = urlsplit(target)
     if url.path == "/":
-        return Answered(200, _about(simulator.url).encode(), "text/plain; charset=utf-8")
+        return Answered(200, _about(api.url).encode(), "text/plain; charset=utf-8")
     if url.path == "/simulator/billed":
-        return _json(200, dataclasses.asdict(simulator.billed()))
+        return _json(200, dataclasses.asdict(api.billed()))
     if url.path == "/simulator/requests":
         last = parse_qs(url.query).get("last", ["20"])[0]
         if not last.isdecimal():
             return _json(400, {"error": f"last must be a number, not {last!r}"})
-        kept = simulator.requests[-int(last) :] if int(last) else []
-        return _json(200, {"received": simulator.received, "requests": [dataclasses.asdict(r) for r in kept]})
+        kept = api.requests[-int(last) :] if int(last) else []
+        return _json(200, {"received": api.received, "requests": [dataclasses.asdict(r) for r in kept]})
     return None
 
 
-def post(simulator: "Simulator", target: str, raw: bytes) -> Answered | None:
+def post(api: MessagesApi, target: str, raw: bytes) -> Answered | None:
     """Answer a POST, None when there is no such control."""
     if urlsplit(target).path != "/simulator/faults":
         return None
     try:
         order = FaultOrder.model_validate_json(raw)
-        order.place(simulator.faults)
+        order.place(api.faults)
     except ValidationError as error:
         faults = [f"{fault.field or 'the body'}: {fault.words}" for fault in find_faults(error)]
         return _json(400, {"error": join_faults(faults)})
@@ -56,11 +54,11 @@ def post(simulator: "Simulator", target: str, raw: bytes) -> Answered | None:
     return _json(200, order.model_dump(exclude_defaults=True))
 
 
-def delete(simulator: "Simulator", target: str) -> Answered | None:
+def delete(api: MessagesApi, target: str) -> Answered | None:
     """Answer a DELETE, None when there is no such control."""
     if urlsplit(target).path != "/simulator/faults":
         return None
-    simulator.faults.clear()
+    api.faults.clear()
     return Answered(204, b"")
 
 

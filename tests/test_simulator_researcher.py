@@ -2,6 +2,7 @@
 
 import html
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ import anthropic
 import pytest
 import requests
 
-from gligabao.simulator import DEMO_TOPIC, Simulator
+from gligabao.simulator import DEMO_TEAM_TOPIC, DEMO_TOPIC, Simulator
 from gligabao.simulator.web import PAGES, search
 
 MODEL = "claude-sonnet-5-5"
@@ -32,13 +33,23 @@ class Researched:
     """The URLs that the tools gave."""
     read: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
+    change: Callable[[str], str] = str
+    """What is done to the text of each page on its way to the model; what begins with `! ` becomes an error."""
     thoughts: int = 0
     conversation: list[dict[str, Any]] = field(default_factory=list)
 
 
-def run(client: anthropic.Anthropic, topic: str, *, max_steps: int = 20, tools: Any = TOOLS, **more: Any) -> Researched:
+def run(
+    client: anthropic.Anthropic,
+    topic: str,
+    *,
+    max_steps: int = 20,
+    tools: Any = TOOLS,
+    change: Callable[[str], str] = str,
+    **more: Any,
+) -> Researched:
     """The plainest agent there is."""
-    done = Researched(conversation=[{"role": "user", "content": topic}])
+    done = Researched(conversation=[{"role": "user", "content": topic}], change=change)
     for step in range(1, max_steps + 1):
         last = {"tool_choice": {"type": "none"}} if step == max_steps and tools else {}
         answer = ask(client, messages=done.conversation, tools=tools, system="Research.", **last, **more)
@@ -68,8 +79,12 @@ def result_of(client: anthropic.Anthropic, call: Any, done: Researched) -> dict[
     if response.status_code != 200:
         done.failed.add(call.input["url"])
         return {**result, "content": f"status {response.status_code}", "is_error": True}
+    text = done.change(crude_text(response.text))
+    if text.startswith("! "):
+        done.failed.add(call.input["url"])
+        return {**result, "content": text.removeprefix("! "), "is_error": True}
     done.read.add(call.input["url"])
-    return {**result, "content": crude_text(response.text)}
+    return {**result, "content": text}
 
 
 def search_text(client: anthropic.Anthropic, query: str, done: Researched) -> str:
@@ -110,32 +125,101 @@ def test_the_report_cites_only_urls_it_was_given_and_links_those_it_read(client:
     assert cited(sources) == done.read
 
 
+def section(report: str, heading: str) -> str:
+    return report.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
 def test_the_report_says_that_it_is_simulated_and_answers(client: anthropic.Anthropic) -> None:
     report = run(client, DEMO_TOPIC).report
     assert "simulated model over bundled sample pages" in report.splitlines()[0]
-    answer = report.split("##")[0]
-    assert "57 gigawatt hours" in answer
-    assert "41.8 gigawatt hours" in answer
-    assert "run by the Sable Tide Cooperative" in answer
+    answer = report.partition("\n## ")[0]
+    assert "In 2019 the station delivered 41.8 gigawatt hours of electricity" in answer
+    assert ", but 57 according to [Sable Coast Guide](" in answer
+    assert "Since 1997 the station has been run by the Sable Tide Cooperative" in answer
+
+
+def test_each_sentence_stands_under_the_heading_that_it_belongs_to(client: anthropic.Anthropic) -> None:
+    report = run(client, DEMO_TOPIC).report
+    assert re.findall(r"^## (.+)$", report, re.MULTILINE) == [
+        *("Output", "Who runs it", "Where the sources disagree", "What was not found", "Sources")
+    ]
+    assert "46.2 gigawatt hours" in section(report, "Output")
+    assert "lease ends in 2036" in section(report, "Who runs it")
+    details = section(report, "Output") + section(report, "Who runs it")
+    assert all(re.search(r" \(\[.+\]\(http\S+\)\)\.$", line) for line in details.split("\n") if line)
 
 
 def test_the_report_tells_the_contradiction_with_both_sources_and_the_page_that_failed(
     client: anthropic.Anthropic,
 ) -> None:
     done = run(client, DEMO_TOPIC)
-    disagreement, _, rest = done.report.partition("## Where the sources disagree")[2].partition("## What was not found")
-    assert "coast-visitor-guide.html" in disagreement
-    assert "harbour-trust-annual-report-2019.html" in disagreement
+    disagreement = section(done.report, "Where the sources disagree")
+    assert re.search(r"delivered 57 gigawatt hours .+/coast-visitor-guide\.html\)\)\.$", disagreement, re.MULTILINE)
+    assert re.search(r"delivered 41\.8 gigawatt hours .+/harbour-trust-annual-report-2019\.html\)", disagreement)
+    assert "copied from the prospectus of 1960. Six of its eight turbines were built" in disagreement
     (failed,) = done.failed
-    assert f"{failed} could not be read: status 404" in rest
+    assert f"({failed}) could not be read: status 404." in section(done.report, "What was not found")
+
+
+def test_figures_come_from_the_text_that_was_read(client: anthropic.Anthropic) -> None:
+    report = run(client, DEMO_TOPIC, change=lambda text: text.replace("41.8", "39.5")).report
+    assert "delivered 39.5 gigawatt hours" in report
+    assert "41.8" not in report
+
+
+def test_pages_that_agree_are_no_contradiction(client: anthropic.Anthropic) -> None:
+    done = run(client, DEMO_TOPIC, change=lambda text: text.replace("delivered 57", "delivered 41.8"))
+    assert "disagree" not in done.report
+    assert "according to" not in done.report
+    assert done.report.count("[Sable Coast Guide]") == 1
+
+
+def test_a_claim_that_no_page_makes_is_not_reported(client: anthropic.Anthropic) -> None:
+    done = run(client, DEMO_TOPIC, change=lambda text: re.sub("(?s)The Harbour Trust owns.+", "", text))
+    assert "41.8" in done.report
+    assert "owns the barrage" not in done.report
+    assert "lease" not in done.report
+
+
+def test_a_page_that_is_cut_is_named_and_what_was_read_of_it_is_used(client: anthropic.Anthropic) -> None:
+    question = "How many eels pass the Port Sable barrage?"
+    done = run(client, question, change=lambda text: text.partition("Adults leave")[0] + "\n[cut: the first 9 of 99]")
+    assert "12,400 young eels" in done.report
+    assert "tagged" not in done.report
+    gaps = section(done.report, "What was not found")
+    assert all(f"({url}) was read only in part." in gaps for url in done.read)
+
+
+def test_pages_that_may_not_be_read_are_gaps_and_the_briefings_are_all_there_is(client: anthropic.Anthropic) -> None:
+    done = run(client, DEMO_TOPIC, change=lambda _: "! the address is private")
+    assert not done.read
+    assert "41.8 gigawatt hours of electricity to the town grid (from a search briefing, not read)" in done.report
+    gaps = section(done.report, "What was not found")
+    private = done.failed - {url for url in done.failed if "monthly-output-tables" in url}
+    assert all(f"({url}) could not be read: the address is private." in gaps for url in private)
+    assert "## Sources" not in done.report
+
+
+def test_a_subject_that_no_page_covers_is_a_gap(client: anthropic.Anthropic) -> None:
+    question = "Port Sable: how much electricity, and how many eels?"
+    report = run(client, question, change=lambda text: text.partition("The eel steps were built")[0]).report
+    assert "gigawatt hours" in report
+    assert "- No page that was read covers this: Eels." in section(report, "What was not found")
+
+
+def test_a_topic_that_asks_for_nothing_special_gets_an_overview(client: anthropic.Anthropic) -> None:
+    report = run(client, "Port Sable tidal station").report
+    assert all(f"\n## {heading}\n" in report for heading in ("Output", "Who runs it", "History"))
 
 
 def test_the_last_step_is_a_report_of_what_there_is(client: anthropic.Anthropic) -> None:
     done = run(client, DEMO_TOPIC, max_steps=2)
     assert done.steps == [["web_search", "web_search"], []]
-    assert "from search briefings alone" in done.report
+    assert "41.8 gigawatt hours of electricity to the town grid (from a search briefing, not read)" in done.report
     assert cited(done.report) <= done.given
-    assert run(client, DEMO_TOPIC, max_steps=1).steps == [[]]
+    done = run(client, DEMO_TOPIC, max_steps=1)
+    assert done.steps == [[]]
+    assert "found nothing" in done.report
 
 
 def test_only_tools_that_are_offered_are_called(client: anthropic.Anthropic) -> None:
@@ -147,8 +231,10 @@ def test_only_tools_that_are_offered_are_called(client: anthropic.Anthropic) -> 
 def test_a_topic_that_its_web_does_not_know_is_reported_as_such(client: anthropic.Anthropic) -> None:
     done = run(client, FOREIGN_TOPIC)
     assert done.steps == [["web_search", "web_search"], ["web_search"], []]
-    assert "holds nothing on this topic" in done.report
-    assert "solid" in done.report
+    assert "simulated model" in done.report.splitlines()[0]
+    assert "found nothing" in done.report
+    assert f"\n* {DEMO_TOPIC}\n* {DEMO_TEAM_TOPIC}" in done.report
+    assert "##" not in done.report
     assert done.given == set()
 
 

@@ -10,9 +10,7 @@ from gligabao.agent.tools.team import SpawnInput
 from gligabao.simulator import DEMO_TEAM_TOPIC, DEMO_TOPIC
 from gligabao.simulator.replies import error, hang
 from gligabao.simulator.report import DISCLAIMER
-from gligabao.simulator.researcher import research
-from gligabao.simulator.subagent import is_subagent
-from gligabao.simulator.tasks import spawn_inputs, split_topic
+from gligabao.simulator.researcher import research, split_topic
 from tests.checker import check_run
 from tests.teams import children
 from tests.world import World, shape
@@ -20,9 +18,18 @@ from tests.world import World, shape
 WEB = ("web_search", "fetch_url")
 PARENT = (*WEB, "spawn_subagent", "wait_subagents")
 CHILD = (*PARENT, "list_siblings", "send_message", "read_messages")
-FOUND = "A briefing of some words.\nSources:\n- Two towers (https://a.example/1)"
-PAGE = "Title: Two towers\n\nThe north tower was built on 44 stone piers in the year 1912 and still stands."
-TOPIC = "The two towers: when were they built? (1) Height: how high are they? (2) Stone: what stone is it?"
+ANNUAL, GUIDE = "http://a.example/annual", "http://a.example/guide"
+FOUND = f"A briefing.\n\nSources:\n{ANNUAL} Annual report - Harbour Trust\n{GUIDE} Visiting us - Coast Guide"
+PAGES = {
+    ANNUAL: "The Harbour Trust owns the barrage. Since 1997 the station has been run by the Sable Tide Cooperative. "
+    "In 2019 the Port Sable tidal station delivered 41.8 gigawatt hours. "
+    "Turbine 4 was out of service from May to August for repairs. "
+    "The year would have been about two gigawatt hours better.",
+    GUIDE: "In 2019 the Port Sable tidal station delivered 57 gigawatt hours.",
+}
+TOPIC = (
+    "The station: who runs it? (1) Output: how much energy does it deliver? (2) Machines: how many turbines are there?"
+)
 
 
 def ask(
@@ -71,16 +78,19 @@ def report_of(answer: Any) -> str:
     return report
 
 
+def spawn_inputs(topic: str = TOPIC) -> list[dict[str, Any]]:
+    return [given for _, given in calls_of(ask(topic))]
+
+
 def spawned(*results: str) -> list[tuple[str, dict[str, Any], str]]:
-    inputs = spawn_inputs(split_topic(TOPIC))
-    return [("spawn_subagent", given, result) for given, result in zip(inputs, results, strict=True)]
+    return [("spawn_subagent", given, result) for given, result in zip(spawn_inputs(), results, strict=True)]
 
 
 def searched(*queries: str) -> list[tuple[str, dict[str, Any], str]]:
     return [("web_search", {"query": query}, FOUND) for query in queries]
 
 
-READ = [("fetch_url", {"url": "https://a.example/1"}, PAGE)]
+READ = [("fetch_url", {"url": url}, page) for url, page in PAGES.items()]
 
 
 # The topic
@@ -100,34 +110,39 @@ READ = [("fetch_url", {"url": "https://a.example/1"}, PAGE)]
     ],
 )
 def test_a_topic_without_numbered_parts_is_for_one(topic):
-    assert split_topic(topic) is None
+    assert split_topic(topic) == (topic, {})
 
 
 def test_a_topic_in_parts_gives_each_a_name_and_a_question_that_stands_alone():
-    parts = split_topic(TOPIC)
-    assert parts.own == "The two towers: when were they built?"
-    assert [part.name for part in parts.others] == ["height", "stone"]
-    assert [part.question for part in parts.others] == [
-        "How high are they? (on The two towers)",
-        "What stone is it? (on The two towers)",
-    ]
+    assert split_topic(TOPIC) == (
+        "The station: who runs it?",
+        {
+            "output": "How much energy does it deliver? (on The station)",
+            "machines": "How many turbines are there? (on The station)",
+        },
+    )
 
 
 def test_parts_beyond_the_third_are_the_parents_own():
-    parts = split_topic("Towers: how old? (1) A: a? (2) B: b? (3) C: c? (4) D: is it damp? (5) E: who else?")
-    assert [part.name for part in parts.others] == ["a", "b", "c"]
-    assert parts.own == "Towers: how old? D: is it damp? E: who else?"
+    own, parts = split_topic("Towers: how old? (1) A: a? (2) B: b? (3) C: c? (4) D: is it damp? (5) E: who else?")
+    assert list(parts) == ["a", "b", "c"]
+    assert own == "Towers: how old? D: is it damp? E: who else?"
 
 
 def test_parts_need_no_name_and_no_introduction():
-    parts = split_topic("(1) how high are the towers? (2) which stone was used? (3) which stone was used later?")
-    assert [part.name for part in parts.others] == ["high-towers", "stone-used", "stone-used-2"]
-    assert parts.own == parts.whole
+    topic = "(1) how high are the towers? (2) Stone: which stone was used? (3) Stone: which stone was used later?"
+    own, parts = split_topic(topic)
+    assert parts == {
+        "part-1": "How high are the towers?",
+        "stone": "Which stone was used?",
+        "part-3": "Which stone was used later?",
+    }
+    assert own == topic
 
 
 @pytest.mark.parametrize("topic", [DEMO_TEAM_TOPIC, TOPIC, "(1) " + "é" * 990 + " (2) Größe — " + "what? " * 150])
 def test_the_calls_that_start_sub_agents_are_valid(topic):
-    inputs = spawn_inputs(split_topic(topic))
+    inputs = spawn_inputs(topic)
     assert [SpawnInput.model_validate(given).name for given in inputs] == [given["name"] for given in inputs]
     assert all(len(given) == 3 for given in inputs)
 
@@ -138,7 +153,7 @@ def test_the_calls_that_start_sub_agents_are_valid(topic):
 def test_the_parent_starts_all_its_sub_agents_in_one_answer():
     answer = ask(TOPIC)
     assert names_of(answer) == ["spawn_subagent", "spawn_subagent"]
-    assert [given["name"] for _, given in calls_of(answer)] == ["height", "stone"]
+    assert [given["name"] for _, given in calls_of(answer)] == ["output", "machines"]
     assert answer.content[0]["type"] == "thinking"
 
 
@@ -146,12 +161,12 @@ def test_the_parent_looks_into_its_own_part_and_then_waits_for_all():
     rounds = [spawned("started", "started")]
     answer = ask(TOPIC, *rounds)
     assert names_of(answer) == ["web_search", "web_search"]
-    assert "towers" in calls_of(answer)[0][1]["query"]
+    assert calls_of(answer)[0][1]["query"] == "station runs"
     rounds.append(searched("one", "two"))
-    assert names_of(ask(TOPIC, *rounds)) == ["fetch_url"]
+    assert calls_of(ask(TOPIC, *rounds)) == [("fetch_url", {"url": url}) for url in PAGES]
     rounds.append(READ)
     assert calls_of(ask(TOPIC, *rounds)) == [("wait_subagents", {})]
-    rounds.append([("wait_subagents", {}, "## height (run 2): failed\nbroken\n\n## stone (run 3): failed\nbroken")])
+    rounds.append([("wait_subagents", {}, "## output (run 2): failed\nbroken\n\n## machines (run 3): failed\nbroken")])
     assert report_of(ask(TOPIC, *rounds))
 
 
@@ -164,63 +179,92 @@ def test_where_it_may_not_spawn_the_topic_is_for_one(options):
 def test_when_no_sub_agent_could_be_started_it_does_all_itself():
     rounds = [spawned("! the server is full", "! the server is full")]
     queries = [given["query"] for _, given in calls_of(ask(TOPIC, *rounds))]
-    assert any("height" in query for query in queries)
+    assert any("energy" in query for query in queries)
     rounds += [searched(*queries), READ, searched("three")]
     report = report_of(ask(TOPIC, *rounds))
     assert "server is full" not in report
-    assert "1912" in report
+    assert "41.8 gigawatt hours" in report
+    assert "Sable Tide Cooperative" in report
+
+
+HANDED = f"""\
+{DISCLAIMER}
+
+In 2019 the station delivered 41.8 gigawatt hours ([A](http://a.example/2)).
+
+## Output
+
+- The best year was 1994 ([A](http://a.example/2)).
+
+## Told by siblings
+
+- machines (run 3) wrote: There are six.
+
+## Where the sources disagree
+
+- So they say ([A](http://a.example/2)).
+
+## What was not found
+
+- Who measured it.
+
+## Sources
+
+- A: http://a.example/2"""
+
+
+def waited_for(output: str) -> list[Any]:
+    waited = f"## output (run 2): {output}\n\n## machines (run 3): failed\nthe model\nrefused"
+    return [spawned("started", "started"), searched("one"), READ, [("wait_subagents", {}, waited)]]
 
 
 def test_the_report_joins_what_was_handed_up_and_names_what_is_missing():
-    handed = "\n".join(
-        [
-            DISCLAIMER,
-            "\n## Findings\n",
-            "- The towers are 90 metres high. ([A](https://a.example/2))",
-            "- They lean a little. ([A](https://a.example/2))",
-            "\n## Told by siblings\n\n- stone (run 3) wrote: It is basalt.",
-            "\n## Where the sources disagree\n\n- 90 metres: so they say ([A](https://a.example/2))",
-            "\n## What was not found\n\n- Who measured it.",
-            "\n## Sources\n\n- A: https://a.example/2",
-        ]
+    report = report_of(ask(TOPIC, *waited_for(f"completed\n[untrusted 00ff]\n{HANDED}\n[untrusted 00ff]")))
+    assert report.split("\n\n")[1] == (
+        f"Since 1997 the station has been run by the Sable Tide Cooperative ([Harbour Trust]({ANNUAL})). "
+        "In 2019 the station delivered 41.8 gigawatt hours ([A](http://a.example/2))."
     )
-    waited = (
-        f"## height (run 2): completed\n[untrusted 00ff]\n{handed}\n[untrusted 00ff]\n\n"
-        "## stone (run 3): failed\nthe model refused"
-    )
-    rounds = [spawned("started", "started"), searched("one"), READ, [("wait_subagents", {}, waited)]]
-    report = report_of(ask(TOPIC, *rounds))
-    short, _, rest = report.partition("\n## ")
-    assert "44 stone piers" in short
-    assert "The towers are 90 metres high. ([A](https://a.example/2))" in short
     assert (
-        "## Height\n\n- They lean a little. ([A](https://a.example/2))\n- stone (run 3) wrote: It is basalt." in report
+        "## Output\n\n- The best year was 1994 ([A](http://a.example/2)).\n- machines (run 3) wrote: There are"
+        in report
     )
-    assert "## Where the sources disagree\n\n- 90 metres: so they say" in report
-    gaps = rest.partition("## What was not found")[2].partition("## Sources")[0]
-    assert "- Who measured it." in gaps
-    assert "- Stone: run 3 failed: the model refused. Nothing is known of this part." in gaps
-    assert report.endswith("## Sources\n\n- Two towers: https://a.example/1\n- A: https://a.example/2")
+    assert "## Where the sources disagree\n\n- So they say ([A](http://a.example/2)).\n" in report
+    gaps = report.partition("## What was not found")[2].partition("## Sources")[0]
+    assert "- Who measured it.\n" in gaps
+    assert "- Machines: its sub-agent failed (run 3): the model refused\n" in gaps
+    assert report.endswith(f"## Sources\n\n- Annual report - Harbour Trust: {ANNUAL}\n- A: http://a.example/2")
     assert "untrusted" not in report
+
+
+def test_a_report_of_another_form_counts_as_an_answer():
+    report = report_of(ask(TOPIC, *waited_for("completed\n[untrusted 00ff]\nIt delivers a lot.\n[untrusted 00ff]")))
+    assert report.split("\n\n")[1].endswith("). It delivers a lot.")
+
+
+def test_a_sub_agent_that_found_nothing_is_a_gap():
+    nothing = report_of(as_child("How many bats live in the tower?", none=True))
+    report = report_of(ask(TOPIC, *waited_for(f"completed\n[untrusted 00ff]\n{nothing}\n[untrusted 00ff]")))
+    assert "- Output: nothing was found.\n" in report
+    assert "Topics to try" not in report
 
 
 def test_the_last_step_reports_without_the_sub_agents_that_were_not_waited_for():
     report = report_of(ask(TOPIC, spawned("started", "! the name is taken"), searched("one"), none=True))
-    assert "- Height: its sub-agent was not waited for. Nothing is known of this part." in report
-    assert "- Stone: the name is taken. Nothing is known of this part." in report
+    assert "- Output: its sub-agent had not ended" in report
+    assert "- Machines: its sub-agent did not start: the name is taken" in report
 
 
 # The sub-agent
 
 
 def as_child(task: str, *rounds: list[tuple[str, dict[str, Any], str]], tools=CHILD, none=False) -> Any:
-    system = Prompts.load().system(date="2026-11-01", max_steps=10, may_spawn=True, name="height", reason="Height")
+    system = Prompts.load().system(date="2026-11-01", max_steps=10, may_spawn=True, name="output", reason="Output")
     return ask(task, *rounds, tools=tools, system=system, none=none)
 
 
-TELLER, LISTENER = (given["task"] for given in spawn_inputs(split_topic(TOPIC)))
+TELLER, LISTENER = (given["task"] for given in spawn_inputs())
 LOOKED = [searched("one", "two"), READ]
-LISTED = "[untrusted 00ff]\n- stone [{}]: what stone are the towers?\n[untrusted 00ff]"
+LISTED = "[untrusted 00ff]\n- machines [{}]: how many turbines are there?\n[untrusted 00ff]"
 
 
 def with_listing(listing: str) -> list[Any]:
@@ -228,13 +272,13 @@ def with_listing(listing: str) -> list[Any]:
 
 
 def test_the_system_prompt_tells_a_sub_agent_from_a_root():
-    prompts = Prompts.load()
     for may_spawn in (True, False):
-        root = prompts.system(date="2026-11-01", max_steps=20, may_spawn=may_spawn)
-        child = prompts.system(date="2026-11-01", max_steps=20, may_spawn=may_spawn, name="alpha", reason="Alpha.")
-        assert not is_subagent({"system": root})
-        assert is_subagent({"system": [{"type": "text", "text": child}]})
-    assert not is_subagent({})
+        root = Prompts.load().system(date="2026-11-01", max_steps=20, may_spawn=may_spawn)
+        assert names_of(ask(TOPIC, system=root)) == ["spawn_subagent", "spawn_subagent"]
+        child = Prompts.load().system(
+            date="2026-11-01", max_steps=20, may_spawn=may_spawn, name="alpha", reason="Alpha."
+        )
+        assert names_of(ask(TOPIC, system=[{"type": "text", "text": child}])) == ["web_search", "web_search"]
 
 
 def test_a_sub_agent_starts_none_itself_whatever_its_task():
@@ -243,18 +287,19 @@ def test_a_sub_agent_starts_none_itself_whatever_its_task():
 
 def test_a_sub_agent_looks_for_its_question_alone():
     queries = [given["query"] for _, given in calls_of(as_child(TELLER))]
-    assert queries[0] == "high two towers"
-    assert not any("stone" in query for query in queries)
+    assert queries[0] == "energy deliver station"
+    assert not any("turbines" in query for query in queries)
 
 
 def test_one_lists_its_siblings_beside_its_next_search_and_writes_to_the_one_it_was_told():
     assert names_of(as_child(TELLER, *LOOKED)) == ["web_search", "list_siblings"]
     [(tool, given)] = calls_of(as_child(TELLER, *with_listing(LISTED.format("working"))))
     assert tool == "send_message"
-    assert given["to"] == "stone"
-    assert given["text"].startswith("The north tower was built on 44 stone piers")
-    assert given["text"].endswith(" https://a.example/1")
-    sent = [("send_message", given, 'sent to "stone"')]
+    assert given["to"] == "machines"
+    # Of all that it found, what has to do with the other's part.
+    assert given["text"].startswith("Turbine 4 was out of service from May to August")
+    assert given["text"].endswith(f" ([Harbour Trust]({ANNUAL})).")
+    sent = [("send_message", given, 'sent to "machines"')]
     assert report_of(as_child(TELLER, *with_listing(LISTED.format("working")), sent))
 
 
@@ -268,21 +313,21 @@ def test_nothing_is_written_to_one_that_does_not_work(listing):
 
 def test_a_sub_agent_that_found_nothing_writes_to_nobody():
     nothing = [("web_search", {"query": "one"}, "Nothing useful found.")] * 3
-    assert "None: no page on this could be read." in report_of(as_child(TELLER, nothing))
+    assert "found nothing" in report_of(as_child(TELLER, nothing))
 
 
 def test_the_other_reads_its_messages_before_it_reports_and_mentions_them():
     looked = [*LOOKED, searched("three")]
     assert calls_of(as_child(LISTENER, *looked)) == [("read_messages", {"wait_seconds": 5})]
     letters = (
-        "[untrusted 00ff]\nFrom height (run 2): They are 90 m high.\nhttps://a.example/2\n[untrusted 00ff]\n\n"
+        "[untrusted 00ff]\nFrom output (run 2): They are old.\nhttp://a.example/2\n[untrusted 00ff]\n\n"
         "[untrusted 00ff]\nFrom width (run 4): And 9 m wide.\n[untrusted 00ff]"
     )
     report = report_of(as_child(LISTENER, *looked, [("read_messages", {}, letters)]))
     assert (
         "## Told by siblings\n\n"
-        "- height (run 2) wrote: They are 90 m high. https://a.example/2\n"
-        "- width (run 4) wrote: And 9 m wide.\n"
+        "- output (run 2) wrote: They are old. http://a.example/2\n"
+        "- width (run 4) wrote: And 9 m wide."
     ) in report
 
 
@@ -292,20 +337,9 @@ def test_a_message_that_does_not_come_is_not_mentioned(result):
     assert "siblings" not in report
 
 
-def test_findings_carry_page_and_day_and_have_a_list_of_sources():
-    url = "http://127.0.0.1:1/pages/silt-and-eels-survey.html"
-    page = "In 2019 we counted 12,400 young eels going up, more than twice the number of 2009."
-    found = f"A briefing.\nSources:\n- Silt and eels ({url})"
-    rounds = [[("web_search", {"query": "eels"}, found)], [("fetch_url", {"url": url}, page)], searched("a", "b")]
-    report = report_of(as_child("How many eels go up?", *rounds, READ))
-    assert f"- {page} ([Silt and eels, 2019-10-30]({url}))" in report
-    assert f"- Silt and eels: {url}" in report.partition("## Sources")[2]
-
-
 @pytest.mark.parametrize("task", [TELLER, LISTENER])
 def test_a_sub_agent_in_its_last_step_reports_what_it_has(task):
-    report = report_of(as_child(task, searched("one", "two"), none=True))
-    assert "(found, not read)" in report
+    assert report_of(as_child(task, searched("one", "two"), none=True))
     assert report_of(as_child(task, none=True))
 
 
@@ -389,7 +423,7 @@ def test_a_sub_agent_that_fails_is_a_gap_in_the_report(world):
     assert {each["status"] for each in children(world, run["id"]).values()} == {"failed"}
     assert run["status"] == "completed"
     gaps = run["report"].partition("## What was not found")[2]
-    assert all(f"- {title}: run " in gaps for title in ("Output", "Machines", "Nature"))
+    assert all(f"- {title}: its sub-agent failed (run " in gaps for title in ("Output", "Machines", "Nature"))
     assert "no more of this" in gaps
     assert "run by the Sable Tide Cooperative" in run["report"]
 
@@ -398,7 +432,7 @@ def test_a_parent_without_the_steps_to_wait_reports_all_the_same(world):
     world.simulator.play("(on Port Sable tidal station)\nBring", hang())
     run = world.finish(play(world, max_steps=3))
     assert (run["status"], run["stop_reason"]) == ("completed", "max_steps")
-    assert run["report"].count("its sub-agent was not waited for") == 3
+    assert run["report"].count("its sub-agent had not ended") == 3
     errors = {each["error"] for each in children(world, run["id"]).values()}
     assert errors == {"cancelled: the agent that spawned it ended"}
 

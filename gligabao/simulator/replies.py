@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from gligabao.simulator.models import find_model
 from gligabao.simulator.prompt import Block, searches_the_web
 from gligabao.simulator.seals import block_seal, redacted_thinking_seal
 
@@ -120,6 +121,26 @@ def thinking(thought: str, then: MessageReply) -> MessageReply:
     """The same answer with a signed thinking block in front."""
     block = {"type": "thinking", "thinking": thought, "signature": SIGN}
     return dataclasses.replace(then, content=[block, *then.content])
+
+
+def thinks(body: dict[str, Any]) -> bool:
+    """Tell whether the model thinks before it answers this request."""
+    if (body.get("output_config") or {}).get("effort") == "low":
+        return False
+    model = find_model(body["model"])
+    kind = (body.get("thinking") or {}).get("type")
+    return kind in ("adaptive", "enabled") or (kind is None and model is not None and model.thinks_by_default)
+
+
+def thinking_blocks(body: dict[str, Any], thought: str) -> list[Block]:
+    """Return a thinking block for a request, none where there is no thought or the model does not think.
+
+    Its text is empty where the request asks to leave thinking out.
+    """
+    if not thought or not thinks(body):
+        return []
+    shown = "" if (body.get("thinking") or {}).get("display") == "omitted" else thought
+    return [{"type": "thinking", "thinking": shown, "signature": SIGN}]
 
 
 def redacted_thinking(then: MessageReply) -> MessageReply:

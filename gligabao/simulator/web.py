@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from html.parser import HTMLParser
 from importlib.resources import files
+from typing import Any
 
 DEMO_TOPIC = "How much electricity does the Port Sable tidal station deliver in a year, and who runs it?"
 """A question that the bundled pages answer, with a contradiction to be found."""
@@ -19,6 +20,8 @@ DEMO_TEAM_TOPIC = (
 
 NOT_FOUND = b"<!DOCTYPE html><title>404</title><h1>Not found</h1><p>There is no page at this address any more.</p>"
 
+# A closing quotation mark belongs to the sentence before it.
+_BETWEEN_SENTENCES = re.compile('(?<=[.!?])\\s+|(?<=[.!?]["\u201d])\\s+')
 _STOP_WORDS = frozenset(
     """a about after all also an and any are as at be been before best between both but by can could did do does
     each find for from give had has have how i if in into is it its just like list make many may me more most much
@@ -54,6 +57,18 @@ class Page:
         day = date.fromisoformat(self.published)
         return f"{day:%B} {day.day}, {day.year}"
 
+    def as_result(self, base_url: str) -> dict[str, Any]:
+        """Return the page as a result of the web search tool."""
+        return {"type": "web_search_result", "url": base_url + self.path, "title": self.title, "page_age": self.age}
+
+    def excerpt(self, query: str) -> list[str]:
+        """Return the three sentences that share the most words with a query, in the order of the page."""
+        wanted = stems_of(query)
+        found = [sentence for paragraph in self.paragraphs for sentence in _BETWEEN_SENTENCES.split(paragraph)]
+        shared = {s: len(wanted & stems_of(s)) for s in found if len(s.split()) >= 8 and s[-1] in ".!?\u201d"}
+        best = sorted((sentence for sentence in shared if shared[sentence]), key=lambda sentence: -shared[sentence])
+        return [sentence for sentence in shared if sentence in best[:3]]
+
 
 def keywords(text: str) -> list[str]:
     """Return the telling words of a text, in order, each once, in lower case."""
@@ -78,11 +93,6 @@ def search(query: str, *, limit: int = 4) -> list[Page]:
 def read(path: str) -> bytes | None:
     """Return the HTML at a path, None when there is none."""
     return next((page.html for page in PAGES if page.path == path), None)
-
-
-def find_page(url: str) -> Page | None:
-    """Return the bundled page that an address leads to, whatever its host."""
-    return next((page for page in PAGES if url.endswith(page.path)), None)
 
 
 def _score(page: Page, wanted: frozenset[str]) -> float:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import requests
 
+from gligabao.simulator import DEMO_TEAM_TOPIC, DEMO_TOPIC
+
 SECONDS = 120
 
 
@@ -75,6 +77,8 @@ def test_simulate_says_how_to_use_it_and_ends_with_0(number):
     with started("simulate", "--port", "0") as process:
         said = read_until(process.stdout, "ANTHROPIC_BASE_URL=")
         said += read_until(process.stdout, "GLIGABAO_FETCH_ALLOW=")
+        assert read_until(process.stdout, "electricity").strip() == DEMO_TOPIC
+        assert read_until(process.stdout, "electricity").strip() == DEMO_TEAM_TOPIC
         url = said.split("ANTHROPIC_BASE_URL=")[1].split()[0]
         assert f"GLIGABAO_FETCH_ALLOW='[\"{url.removeprefix('http://')}\"]' gligabao serve" in said
         assert requests.get(url, timeout=30).headers["x-simulated"] == "gligabao"
@@ -161,7 +165,7 @@ def test_a_demo_that_fails_shows_the_log_and_exits_with_1(tmp_path):
     ended = run_program("demo", "--database-url", "mysql://u:canary@h/d")
     assert ended.returncode == 1
     assert "database_url (GLIGABAO_DATABASE_URL): must be sqlite:///FILE" in ended.stderr
-    assert "ended at its start, with code 2" in ended.stderr
+    assert "exited during startup with code 2" in ended.stderr
     assert "canary" not in ended.stderr
     assert left_behind(tmp_path) == []
 

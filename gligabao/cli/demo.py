@@ -1,4 +1,4 @@
-"""`gligabao demo`: a whole research on a simulated model, with a server, a database and a web that end with it."""
+"""`gligabao demo`: a whole research on a simulated model, with a server, a database and web pages of its own."""
 
 import json
 import os
@@ -24,7 +24,7 @@ Run = dict[str, Any]
 
 USER = "demo"
 READY_SECONDS = 60.0
-"""The first start after an installation compiles all modules, which takes a slow machine its time."""
+"""The first start after an installation compiles all modules, which is slow on a slow machine."""
 STOP_SECONDS = 10.0
 LATENCY_SECONDS = 0.25
 """How long the simulated model thinks: long enough to watch."""
@@ -51,7 +51,7 @@ def demo(team: bool, database_url: str | None) -> None:
 
 
 def _research(url: str, topic: str, *, with_team: bool) -> list[Run]:
-    """Do what `gligabao research start TOPIC --wait` does, a little more impatiently; return the run, then its team."""
+    """Do what `gligabao research start TOPIC --wait` does, with shorter pauses; return the run, then its team."""
     from gligabao.cli.client import Client
     from gligabao.cli.follow import Pace, follow
     from gligabao.cli.progress import open_progress
@@ -76,7 +76,7 @@ def _tell_end(runs: list[Run]) -> None:
         click.echo()
         print_tree(runs)
     if run["status"] != "completed":
-        raise click.ClickException(f"the research of the demo failed: {clean(run.get('error', ''))}")
+        raise click.ClickException(f"the demo's research failed: {clean(run.get('error', ''))}")
     click.echo()
     print_report(run)
     click.echo()
@@ -101,11 +101,11 @@ def _total_cost(runs: list[Run]) -> float | None:
 
 @contextmanager
 def _running_server(folder: Path, simulator: "Simulator", database_url: str | None) -> Iterator[str]:
-    """Give the address of a `gligabao serve` that is ready; it has ended after the block, whatever ended that."""
+    """Yield the address of a `gligabao serve` that is ready, and stop it after the block."""
     port = _find_free_port()
     log_file = folder / "server.log"
     settings_file = folder / "gligabao.toml"
-    settings_file.touch()  # An empty one: that of the working directory is not for the demo.
+    settings_file.touch()  # Empty, so that the one in the working directory is not used.
     process = _start_server(
         ["--config", str(settings_file), "serve", "--port", str(port)],
         environ={**_clean_environment(os.environ), **_settings(folder, simulator, database_url)},
@@ -124,7 +124,7 @@ def _running_server(folder: Path, simulator: "Simulator", database_url: str | No
 
 def _start_server(arguments: list[str], *, environ: Mapping[str, str], log_file: Path) -> subprocess.Popen[bytes]:
     with log_file.open("wb") as log:
-        # In a session of its own Ctrl-C does not reach it: it is ended once, by _stop_server.
+        # In its own session, so that Ctrl-C does not reach it: only _stop_server stops it.
         return subprocess.Popen(
             [sys.executable, "-m", "gligabao", *arguments],
             stdin=subprocess.DEVNULL,
@@ -146,7 +146,7 @@ def _settings(folder: Path, simulator: "Simulator", database_url: str | None) ->
 
 
 def _clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without other servers' settings, keys and proxies: all of the demo is on this machine."""
+    """Return the environment without settings, keys and proxies: the demo stays on this machine."""
     return {
         name: value
         for name, value in environ.items()
@@ -168,14 +168,14 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
     with Client(url, user=USER) as client:
         while not client.is_ready():
             if process.poll() is not None:
-                raise click.ClickException(f"the server of the demo ended at its start, with code {process.returncode}")
+                raise click.ClickException(f"the demo's server exited during startup with code {process.returncode}")
             if time.monotonic() > deadline:
-                raise click.ClickException(f"the server of the demo was not ready within {READY_SECONDS:g} s")
+                raise click.ClickException(f"the demo's server was not ready within {READY_SECONDS:g} s")
             threading.Event().wait(0.1)
 
 
 def _stop_server(process: subprocess.Popen[bytes]) -> None:
-    # A second Ctrl-C must not leave the server behind; the wait is bounded.
+    # A second Ctrl-C must not leave the server behind; the wait below has a limit.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         process.terminate()
@@ -198,7 +198,7 @@ def _show_log(log_file: Path) -> None:
 
 @contextmanager
 def _ending_at_signals() -> Iterator[None]:
-    """Within the block SIGTERM and SIGHUP end the process by an exception, so that everything is put away."""
+    """Turn SIGTERM and SIGHUP into an exception within the block, so that everything is cleaned up."""
     before = {number: signal.signal(number, _exit_at_signal) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield

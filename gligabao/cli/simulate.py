@@ -20,11 +20,11 @@ _STOPPING = {signal.SIGINT, signal.SIGTERM}
     help="The port to listen on, on this machine; 0 takes any.",
 )
 def simulate(port: int) -> None:
-    """Run a simulated Messages API with a small web of its own, until SIGTERM or Ctrl-C.
+    """Run a simulated Messages API with a few sample pages, until SIGTERM or Ctrl-C.
 
     For trying and testing without a key: no real model is asked.
     """
-    # Blocked before the threads of the simulator begin, which inherit it: so the signals wait for sigwait.
+    # Blocked before the simulator starts its threads, which inherit this, so that sigwait gets the signals.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
     try:
         simulator = _start_simulator(port)
@@ -47,6 +47,8 @@ def _start_simulator(port: int) -> "Simulator":
 
 
 def _say_how_to_use(simulator: "Simulator") -> str:
+    from gligabao.simulator import DEMO_TEAM_TOPIC, DEMO_TOPIC
+
     return f"""\
 A simulated Messages API listens on {simulator.url} (no real model is asked).
 Point a server at it with:
@@ -54,4 +56,9 @@ Point a server at it with:
   ANTHROPIC_BASE_URL={simulator.url} ANTHROPIC_API_KEY=simulated \\
     GLIGABAO_FETCH_ALLOW='["{simulator.address}"]' gligabao serve
 
-Ctrl-C ends it."""
+It has a few sample pages about one invented place. Topics to try:
+
+  {DEMO_TOPIC}
+  {DEMO_TEAM_TOPIC}
+
+Press Ctrl-C to stop."""

@@ -1,8 +1,8 @@
-"""A simulated Messages API over HTTP, with a small web of its own: for the demo, the tests and the benchmarks.
+"""A simulated Messages API over HTTP, with a few sample pages: for the demo, the tests and the benchmarks.
 
-It stands beside the product and knows nothing of it; the product cannot tell that it talks to it. It refuses what
-the real API refuses, bills what it answers, and plays a scripted researcher over a few bundled pages unless other
-replies were laid down. Nothing it says comes from a model.
+It runs beside the product and knows nothing of it; the product cannot tell it from the real API. It refuses what the
+real API refuses, bills what it answers, and plays a scripted researcher over the sample pages unless a test scripts
+other replies. Nothing it says comes from a model.
 """
 
 from gligabao.simulator.api import Recorded

@@ -32,9 +32,9 @@ class Recorded:
     headers: dict[str, str]
     """In lower case, without the key."""
     body: Any
-    """The parsed JSON; None when it was none."""
+    """The parsed JSON; None if the body was not JSON."""
     status: int | None = None
-    """The status that was answered; None while there is no answer, and if there never was one."""
+    """The status of the answer; None while there is none, and if there never was one."""
 
     @property
     def topic(self) -> str:
@@ -84,7 +84,7 @@ class MessagesApi:
 
     @property
     def requests(self) -> list[Recorded]:
-        """A copy of what is known of the requests to `/v1/messages`, oldest first (the last `keep_requests`)."""
+        """A copy of the last `keep_requests` requests to `/v1/messages`, oldest first."""
         with self._changed:
             return [dataclasses.replace(recorded) for recorded in self._requests]
 
@@ -95,7 +95,7 @@ class MessagesApi:
             return self._received
 
     def wait_for_requests(self, number: int, timeout: float = 10.0) -> bool:
-        """Wait until that many requests to `/v1/messages` were received; False when the time was up first."""
+        """Wait until that many requests to `/v1/messages` have come in; False if the time was up first."""
         with self._changed:
             return self._changed.wait_for(lambda: self._received >= number, timeout)
 
@@ -135,7 +135,7 @@ class MessagesApi:
     def seal(self, answer: MessageReply, prompt: Prompt) -> Message:
         """Return the message that carries an answer."""
         model = find_model(prompt.model)
-        assert model is not None  # The rules have seen to it.
+        assert model is not None  # The rules checked it.
         message = self._envelopes.seal(answer, prompt, model)
         if answer.stop_reason == "pause_turn":
             self._rules.remember_pause(prompt, message.json["content"])

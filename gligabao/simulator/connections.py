@@ -1,4 +1,4 @@
-"""The HTTP side of the simulator: connections, routes, and how a reply is brought to the client."""
+"""The HTTP side of the simulator: connections, routes, and how a reply is delivered."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ _STOP_SECONDS = 5.0
 
 
 class Server(HTTPServer):
-    """One thread a connection, each known by its socket so that `close_all` can end it."""
+    """A server with a thread for each connection, known by its socket so that `close_all` can end it."""
 
     allow_reuse_address = True
     request_queue_size = 1024
@@ -54,9 +54,9 @@ class Server(HTTPServer):
         try:
             self.finish_request(request, client_address)
         except OSError:
-            log.debug("a connection ended early", exc_info=True)  # The client has gone, or the simulator stops.
+            log.debug("a connection ended early", exc_info=True)  # The client left, or the simulator is stopping.
         except Exception:
-            log.exception("the simulator failed to answer")  # Most likely a script's own function.
+            log.exception("the simulator failed to answer")  # Most likely a fault in a function of a script.
         finally:
             with self._lock:
                 self._open.pop(request, None)
@@ -75,7 +75,7 @@ class Server(HTTPServer):
 
 
 class _Gone(OSError):
-    """The client went away, or the simulator stops, before there was an answer."""
+    """The client left, or the simulator stopped, before there was an answer."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -83,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     server_version = "gligabao-simulator"
-    # A header and its body leave in two writes; without this the second waits for the client's acknowledgement.
+    # Headers and body are two writes; without this the second would wait for the client to acknowledge the first.
     disable_nagle_algorithm = True
     wbufsize = -1
     server: Server
@@ -94,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.api
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: `requests` tells what came in."""
+        """Log nothing: `requests` keeps what came in."""
 
     def do_GET(self) -> None:
         """Serve pages, models and controls."""
@@ -121,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Serve the API and the controls."""
         path = self.path.partition("?")[0]
         if "transfer-encoding" in self.headers:
-            self.close_connection = True  # What follows is not read, so the connection cannot be used again.
+            self.close_connection = True  # The body is not read, so the connection cannot be reused.
             self.refuse(Refusal(411, "invalid_request_error", "send the body whole, with a content-length"))
             return
         raw = self._read_body()
@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_json(200, model.as_json())
 
     def _read_body(self) -> bytes:
-        """Return the body; of one that is too large only the first part, the rest is read and thrown away."""
+        """Return the body, cut if it is too large; the rest is read and thrown away."""
         length = int(self.headers.get("content-length") or 0)
         body = self.rfile.read(min(length, MAX_BODY_BYTES + 1))
         left = length - len(body)
@@ -189,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wait_for_client_to_leave(0.0)
 
     def wait_for_client_to_leave(self, seconds: float | None) -> None:
-        """Return when the seconds are over (None: never); raise when the connection ends before."""
+        """Return when the seconds are over (None: never); raise if the connection ends first."""
         self.connection.settimeout(seconds)
         try:
             # A client sends nothing while it waits, so this returns only when the connection ends.
@@ -229,7 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @dataclass(slots=True)
 class _Delivery:
-    """Brings one reply to the client, in whatever way it asks to be brought."""
+    """Delivers one reply to the client, in the way its type demands."""
 
     handler: _Handler
     recorded: Recorded
@@ -266,7 +266,7 @@ class _Delivery:
     def _send_message(self, answer: MessageReply, *, seconds_per_byte: float = 0.0) -> None:
         message = self.api.seal(answer, self.prompt)
         body = message.encode()
-        # Before the last byte leaves: who has read the answer may ask for the bill at once.
+        # Before the last byte is sent: a client that has the answer may ask for the bill at once.
         self.api.charge(self.prompt, message)
         self.recorded.status = 200
         try:
@@ -317,4 +317,4 @@ def _parse(raw: bytes) -> Any:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")

@@ -1,4 +1,4 @@
-"""The simulator's own routes, for those who run it as a command: what it is, the bill, the requests, faults."""
+"""The simulator's own routes, for its users on the command line: what it is, the bill, the requests, faults."""
 
 import dataclasses
 import json
@@ -76,12 +76,12 @@ Any key is accepted. Use {url} as the base URL (anthropic_base_url, ANTHROPIC_BA
   POST   {url}/v1/messages/count_tokens
   GET    {url}/v1/models
 
-What it knows of the web are these bundled pages, all invented:
+All it knows of the web are these bundled pages, all invented:
 
 {pages}
 
 A topic that they answer: {web.DEMO_TOPIC}
-One in numbered parts, for a team where sub-agents can be started: {web.DEMO_TEAM_TOPIC}
+One in numbered parts, for a team: {web.DEMO_TEAM_TOPIC}
 
 Controls:
 

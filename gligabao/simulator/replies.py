@@ -1,4 +1,4 @@
-"""The replies that can be scripted: what the simulated model says, and all that can go wrong instead.
+"""The replies that a script can have: what the simulated model says, and all that can go wrong instead.
 
     sim.play("tides", tool_calls(call("web_search", query="tides")), text("High at noon."))
 
@@ -45,9 +45,9 @@ class MessageReply(Reply):
     stop_reason: str = "end_turn"
     stop_details: Mapping[str, Any] | None = None
     web_searches: int = 0
-    """How many searches of the server tool it is billed with."""
+    """How many searches of the server tool it is billed for."""
     obeys_max_tokens: bool = False
-    """Whether it is cut at the request's `max_tokens`, as the answers of the built-in researcher are."""
+    """Whether it is cut at the request's `max_tokens`, like the answers of the built-in researcher."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Hang(Reply):
 
 @dataclass(frozen=True)
 class Drip(Reply):
-    """An answer whose bytes come one by one."""
+    """An answer that is sent byte by byte."""
 
     answer: MessageReply = field(default_factory=lambda: text("This answer came very slowly."))
     seconds_per_byte: float = 0.05
@@ -92,7 +92,7 @@ class Drip(Reply):
 
 @dataclass(frozen=True)
 class Drop(Reply):
-    """The connection is closed: without an answer, or in the middle of one."""
+    """The connection is closed: without an answer, or halfway through one."""
 
     midway: bool = False
 

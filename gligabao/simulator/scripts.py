@@ -1,4 +1,4 @@
-"""Scripts: replies laid down in advance for the conversations about a topic."""
+"""Scripts: prepared replies for the conversations about a topic."""
 
 import threading
 from collections import Counter
@@ -11,8 +11,8 @@ from gligabao.simulator.replies import Scripted, error
 class Script:
     """Replies in order, for every conversation whose first user text contains the topic.
 
-    Each conversation (first user text) goes through the replies from the start. Shared by the server's threads:
-    one lock guards the counts.
+    Each conversation (first user text) starts at the first reply. Shared by the server's threads: one lock guards the
+    counts.
     """
 
     def __init__(self, topic: str, replies: tuple[Scripted, ...], *, searches: bool = False) -> None:
@@ -54,14 +54,14 @@ class Script:
 
 
 class Scripts:
-    """All scripts that were laid down; of several that match a request the latest counts."""
+    """All scripts; of several that match a request the latest wins."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._scripts: list[Script] = []
 
     def add(self, script: Script) -> Script:
-        """Lay down a script."""
+        """Add a script."""
         with self._lock:
             self._scripts.append(script)
         return script

@@ -38,7 +38,7 @@ class Simulator(MessagesApi):
         return self
 
     def stop(self) -> None:
-        """End all connections, also those that hang, and give the port back."""
+        """End all connections, even those that hang, and free the port."""
         if self._thread is not None:
             self._http.shutdown()
             self._thread.join(_STOP_SECONDS)

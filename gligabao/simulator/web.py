@@ -1,4 +1,4 @@
-"""The simulator's small web: the bundled pages, what stands in them, and a word search over them."""
+"""The simulator's small web: the bundled pages, their text, and a word search over them."""
 
 import re
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 DEMO_TOPIC = "How much electricity does the Port Sable tidal station deliver in a year, and who runs it?"
-"""A question that the bundled pages answer, with a contradiction to be found."""
+"""A question that the bundled pages answer, and contradict each other on."""
 
 DEMO_TEAM_TOPIC = (
     "Port Sable tidal station: who runs it, and since when? "
@@ -77,7 +77,7 @@ def keywords(text: str) -> list[str]:
 
 
 def stems_of(text: str) -> frozenset[str]:
-    """Return what is compared of a text: the starts of its telling words."""
+    """Return the starts of the telling words of a text, for comparing texts."""
     return frozenset(word[:6].rstrip("s") for word in keywords(text))
 
 
@@ -138,7 +138,7 @@ def _load_page(name: str, html: bytes) -> Page:
     article = _Article()
     article.feed(html.decode())
     paragraphs = tuple(" ".join(text.split()) for text in article.paragraphs)
-    # The last paragraph is the footer, which is no part of what the page says.
+    # The last paragraph is the footer, which only says that the page is a sample.
     return _index(name, article.title, article.meta["author"], article.meta["date"], paragraphs[:-1], html)
 
 
@@ -163,6 +163,6 @@ _GONE = _index(
     ("Official tables of the electricity that the Port Sable tidal station delivered, by month, from 1990 to 2019.",),
     None,
 )
-"""Listed by the search, but gone: every web has such pages, and a researcher must cope with them."""
+"""Listed by the search, but gone, as happens on the real web."""
 
 PAGES: tuple[Page, ...] = _load_pages()

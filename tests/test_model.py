@@ -8,21 +8,22 @@ import zlib
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 
-import httpx2
+import httpcore2
 import pytest
 
 from gligabao.cancel import Cancel
 from gligabao.config import ModelPrice
-from gligabao.errors import Cancelled, ModelError, ModelRefused, PromptTooLong, Unavailable
+from gligabao.errors import Cancelled, ModelError, ModelRefused, PromptTooLong, StartError, Unavailable
 from gligabao.logs import keep_secret
 from gligabao.model.client import ModelServer, Request, Retrying, least_thinking
 from gligabao.model.conversation import Conversation
 from gligabao.model.intake import MAX_ANSWER_BYTES
-from gligabao.model.line import Line
 from gligabao.model.prices import Prices
+from gligabao.model.proxy import find_proxy
 from gligabao.model.reply import RawUsage
 from gligabao.simulator import Simulator, replies
 from tests.fakes import BY_USER, FakeObserver
+from tests.lines import Proxy, resolves_to, server_tls, silent_address, trusting_tls
 
 MODEL = "claude-sonnet-5-5"
 QUICK = Retrying(first_wait_seconds=0.001)
@@ -30,12 +31,15 @@ QUICK = Retrying(first_wait_seconds=0.001)
 
 @pytest.fixture
 def connect(simulator, watchdog):
-    """Connect to the simulator: `connect(cancel, **settings of ModelServer)`."""
+    """Connect to the simulator: `connect(cancel, **settings of ModelServer)`; `tls` is what it trusts."""
     opened = []
 
     def connect(cancel=None, **settings):
         settings = {"api_key": "k", "base_url": simulator.url, "prices": Prices({}), "retrying": QUICK} | settings
-        connection = ModelServer(watchdog=watchdog, **settings).connect(cancel or Cancel())
+        tls = settings.pop("tls", None)
+        server = ModelServer(watchdog=watchdog, **settings)
+        server._ssl = tls or server._ssl
+        connection = server.connect(cancel or Cancel())
         opened.append(connection)
         return connection
 
@@ -56,14 +60,18 @@ def take_request(connection):
 
 
 @contextmanager
-def server_of(*answers):
+def server_of(*answers, tls=None):
     """The URL of a server that says these bytes, one each connection; the last of several pieces is said for ever."""
 
     opened = []
 
+    def accept(listener):
+        connection = listener.accept()[0]
+        return tls.wrap_socket(connection, server_side=True) if tls else connection
+
     def say(listener):
         for answer in answers:
-            with suppress(OSError), listener.accept()[0] as connection:
+            with suppress(OSError), accept(listener) as connection:
                 opened.append(connection)
                 take_request(connection)
                 first, *rest = answer if isinstance(answer, tuple) else (answer,)
@@ -77,7 +85,8 @@ def server_of(*answers):
         thread = threading.Thread(target=say, args=(listener,))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            port = listener.getsockname()[1]
+            yield f"https://localhost:{port}" if tls else f"http://127.0.0.1:{port}"
         finally:
             for one in [listener, *opened]:
                 with suppress(OSError):
@@ -184,6 +193,14 @@ def test_a_wait_longer_than_the_time_left_fails_at_once(connect, simulator):
     simulator.play("tomorrow", replies.error(429, headers={"retry-after": "86400"}))
     with pytest.raises(ModelError, match="rate limited"):
         connect().ask(request("tomorrow"), FakeObserver())
+
+
+def test_the_last_attempt_is_made_before_the_time_is_up(connect, simulator):
+    simulator.play("again", replies.error(529), replies.text("Now."), replies.error(529), replies.error(529))
+    connection = connect(retrying=Retrying(first_wait_seconds=60, total_seconds=0.1))
+    assert connection.ask(request("again"), FakeObserver()).text == "Now."
+    with pytest.raises(ModelError, match="failed after 1 retry: overloaded"):
+        connection.ask(request("again"), FakeObserver())
 
 
 def test_a_time_out_is_tried_once_more(connect, simulator):
@@ -522,38 +539,134 @@ def test_half_a_surrogate_pair_does_not_come_in(connect, half):
     assert reply.tool_calls[0].name == "look_up" and next(iter(reply.tool_calls[0].input.values()))[1] == 1
 
 
+# Connections
+
+
 @pytest.fixture
-def deaf():
-    """The URL of a host that answers no connection: nobody accepts, and the queue of its listener is full."""
-    with socket.create_server(("127.0.0.1", 0), backlog=1) as listener:
-        waiting = [socket.socket() for _ in range(8)]
-        for one in waiting:
-            one.setblocking(False)
-            one.connect_ex(listener.getsockname())
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        for one in waiting:
+def silent():
+    """The address of a host that answers no connection."""
+    with silent_address() as address:
+        yield address
+
+
+@pytest.fixture
+def tls(tmp_path):
+    """The TLS of a server that is called "localhost"."""
+    return server_tls(tmp_path)
+
+
+@contextmanager
+def hearing(*, tls=None):
+    """The URL of a server that takes connections and never says a word, and an event: set when one has come."""
+    reached = threading.Event()
+    taken = []
+
+    def accept(listener):
+        with suppress(OSError):
+            while True:
+                taken.append(listener.accept()[0])
+                if tls:
+                    taken[-1] = tls.wrap_socket(taken[-1], server_side=True)
+                reached.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=accept, args=(listener,))
+        thread.start()
+        yield listener.getsockname(), reached
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+        for one in taken:
             one.close()
 
 
-@pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_stop_wakes_a_call_that_is_still_connecting(connect, deaf, scheme):
-    cancel = Cancel()
-    connection = connect(cancel, base_url=deaf.replace("http", scheme))
-    connection._line._connect_seconds = 3600
-    stopped = threading.Event()
+class Asking:
+    """A call on a thread of its own that ends because its agent was told to stop."""
 
-    def ask():
-        with pytest.raises(Cancelled):
+    def __init__(self, connection):
+        self.stopped = threading.Event()
+        self._thread = threading.Thread(target=self._ask, args=(connection,))
+        self._thread.start()
+
+    def _ask(self, connection):
+        with pytest.raises(Cancelled, match="by the user"):
             connection.ask(request("x"), FakeObserver())
-        stopped.set()
+        self.stopped.set()
 
-    thread = threading.Thread(target=ask)
-    thread.start()
+    def end(self):
+        # Far less than any time limit of the calls here.
+        assert self.stopped.wait(60)
+        self._thread.join(10)
+
+
+def never_times_out(connection):
+    connection._line._connect_seconds = 3600
+    return connection
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_stop_wakes_a_call_that_is_still_connecting(connect, silent, scheme):
+    cancel = Cancel()
+    asking = Asking(never_times_out(connect(cancel, base_url=f"{scheme}://127.0.0.1:{silent[1]}")))
     # There is nothing to wait on between the start and the connect; the stop must work on either side of it.
     threading.Event().wait(0.2)
     cancel.set(BY_USER)
-    assert stopped.wait(60)
-    thread.join(10)
+    asking.end()
+
+
+def test_a_stop_wakes_a_call_that_looks_a_name_up(connect, monkeypatch):
+    begun, over = threading.Event(), threading.Event()
+
+    def hang(*_, **__):
+        begun.set()
+        over.wait(60)
+        raise socket.gaierror(socket.EAI_AGAIN, "later")
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    cancel = Cancel()
+    asking = Asking(never_times_out(connect(cancel, base_url="http://model.test")))
+    assert begun.wait(20)
+    cancel.set(BY_USER)
+    asking.end()
+    over.set()
+
+
+def test_a_stop_wakes_a_call_in_its_tls_handshake(connect, monkeypatch):
+    monkeypatch.setattr("gligabao.model.client.CONNECT_SECONDS", 3600)
+    cancel = Cancel()
+    with hearing() as (address, reached):
+        asking = Asking(connect(cancel, base_url=f"https://localhost:{address[1]}"))
+        assert reached.wait(20)
+        cancel.set(BY_USER)
+        asking.end()
+
+
+def test_a_stop_wakes_a_call_that_waits_for_its_answer_over_tls(connect, tls):
+    cancel = Cancel()
+    with hearing(tls=tls) as (address, reached):
+        asking = Asking(connect(cancel, base_url=f"https://localhost:{address[1]}", tls=trusting_tls()))
+        assert reached.wait(20)
+        cancel.set(BY_USER)
+        asking.end()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_stop_wakes_a_call_that_waits_for_a_proxy(connect, monkeypatch, scheme):
+    cancel = Cancel()
+    with hearing() as (address, reached):
+        monkeypatch.setenv(f"{scheme}_proxy", f"http://127.0.0.1:{address[1]}")
+        asking = Asking(connect(cancel, base_url=f"{scheme}://model.test"))
+        assert reached.wait(20)
+        cancel.set(BY_USER)
+        asking.end()
+
+
+def test_a_silent_address_leaves_time_for_the_next(connect, silent, monkeypatch):
+    with server_of(GOOD) as url:
+        good = ("127.0.0.1", int(url.rpartition(":")[2]))
+        monkeypatch.setattr(socket, "getaddrinfo", resolves_to(silent, good))
+        observer = FakeObserver()
+        assert connect(base_url="http://model.test").ask(request("x"), observer).text == "Good."
+    assert observer.lines == []
 
 
 def test_a_host_that_cannot_be_reached_is_tried_again_and_told(connect):
@@ -566,20 +679,132 @@ def test_a_host_that_cannot_be_reached_is_tried_again_and_told(connect):
         connect(base_url="http://nowhere.invalid", retrying=retrying).ask(request("x"), observer)
 
 
-def test_the_http_library_is_the_one_whose_private_parts_were_read():
-    assert httpx2.__version__.startswith("2.16.")
-    client = httpx2.Client()
-    line = Line(Cancel())
-    line.carry(client)
-    assert client._transport._pool._network_backend is line
-    client.close()
+def test_a_host_that_swallows_connections_is_tried_again_to_the_last_retry(connect, silent):
+    observer = FakeObserver()
+    connection = connect(base_url=f"http://127.0.0.1:{silent[1]}")
+    connection._line._connect_seconds = 0.05
+    with pytest.raises(
+        ModelError, match=r"failed after 6 retries: connection failed: .*could not connect within 0\.05 s"
+    ):
+        connection.ask(request("x"), observer)
+    assert observer.lines == [f"connection failed, retry {retry} of 6" for retry in range(1, 7)]
 
 
-def test_connections_through_a_proxy_can_be_cut_too(monkeypatch):
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    client = httpx2.Client()
-    line = Line(Cancel())
-    line.carry(client)
-    pools = [transport._pool for transport in client._mounts.values() if transport is not None]
-    assert pools and all(pool._network_backend is line for pool in pools)
-    client.close()
+def test_a_tls_handshake_without_an_answer_is_tried_again_to_the_last_retry(connect, monkeypatch):
+    monkeypatch.setattr("gligabao.model.client.CONNECT_SECONDS", 0.05)
+    observer = FakeObserver()
+    with hearing() as (address, _), pytest.raises(ModelError, match="after 6 retries: connection failed"):
+        connect(base_url=f"https://localhost:{address[1]}").ask(request("x"), observer)
+    assert len(observer.lines) == 6
+
+
+def test_calls_go_over_tls_to_the_server_of_that_name_only(connect, tls):
+    with server_of(GOOD, GOOD, tls=tls) as url:
+        assert connect(base_url=url, tls=trusting_tls()).ask(request("x"), FakeObserver()).text == "Good."
+        wrong = connect(
+            base_url=url.replace("localhost", "127.0.0.1"), tls=trusting_tls(), retrying=Retrying(retries=0)
+        )
+        with pytest.raises(ModelError, match="certificate verify failed: IP address mismatch"):
+            wrong.ask(request("x"), FakeObserver())
+
+
+def test_a_server_that_nobody_vouches_for_is_not_asked(connect, tls):
+    with server_of(GOOD, tls=tls) as url, pytest.raises(ModelError, match="certificate verify failed: self-signed"):
+        connect(base_url=url, retrying=Retrying(retries=0)).ask(request("x"), FakeObserver())
+
+
+def test_a_connection_that_the_server_has_closed_is_replaced_without_a_retry(connect):
+    observer = FakeObserver()
+    with server_of(GOOD.replace(b"Connection: close", b"X: y"), GOOD) as url:
+        connection = connect(base_url=url)
+        for _ in range(2):
+            connection.ask(request("x"), observer)
+    assert observer.lines == []
+
+
+# Proxies
+
+
+def test_calls_go_through_the_proxy_of_the_environment(connect, monkeypatch):
+    with server_of(GOOD) as proxy:
+        monkeypatch.setenv("http_proxy", proxy)
+        assert connect(base_url="http://model.test").ask(request("x"), FakeObserver()).text == "Good."
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_calls_over_tls_go_through_a_tunnel_that_the_proxy_cannot_look_into(connect, monkeypatch, tls, scheme):
+    with server_of(GOOD, tls=tls) as url:
+        proxy = Proxy(("127.0.0.1", int(url.rpartition(":")[2])), tls=tls if scheme == "https" else None)
+        monkeypatch.setenv("https_proxy", f"{scheme}://me:secret@localhost:{proxy.port}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        connection = connect(base_url="https://localhost:9", tls=trusting_tls())
+        assert connection.ask(request("x"), FakeObserver()).text == "Good."
+        proxy.close()
+    assert proxy.heads[0].startswith(b"CONNECT localhost:9 ")
+    assert b"Basic bWU6c2VjcmV0" in proxy.heads[0]
+
+
+@pytest.mark.parametrize(
+    ("exempt", "url", "proxied"),
+    [
+        ("", "https://model.test/v1", True),
+        ("*", "https://model.test/v1", False),
+        ("other.test, model.test", "https://model.test/v1", False),
+        ("model.test", "https://MODEL.test/v1", False),
+        ("test", "https://model.test/v1", False),
+        (".test", "https://model.test/v1", False),
+        ("*.test", "https://model.test/v1", False),
+        ("del.test", "https://model.test/v1", True),
+        ("model.test:8443", "https://model.test/v1", True),
+        ("model.test:8443", "https://model.test:8443/v1", False),
+        ("https://model.test", "https://model.test/v1", False),
+        ("localhost,127.0.0.1", "http://127.0.0.1:8080", False),
+        ("10.0.0.0/8", "http://10.1.2.3", False),
+        ("10.0.0.0/8", "http://11.1.2.3", True),
+        ("::1", "http://[::1]:8080", False),
+        ("[::1]", "http://[::1]:8080", False),
+        ("not a name, 10.0.0.0/99,/", "http://10.1.2.3", True),
+    ],
+)
+def test_what_the_environment_exempts_is_called_directly(monkeypatch, exempt, url, proxied):
+    monkeypatch.setenv("all_proxy", "proxy.test:3128")
+    monkeypatch.setenv("no_proxy", exempt)
+    assert find_proxy(url) == ("http://proxy.test:3128" if proxied else None)
+
+
+def test_the_proxy_of_the_scheme_comes_before_the_one_for_all(monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("https_proxy", "http://a.test")
+    assert (find_proxy("https://model.test"), find_proxy("http://model.test")) == ("http://a.test", None)
+    monkeypatch.setenv("all_proxy", "http://b.test")
+    assert (find_proxy("https://model.test"), find_proxy("http://model.test")) == ("http://a.test", "http://b.test")
+
+
+# The start of the server
+
+
+def load(watchdog, url="https://model.test"):
+    ModelServer(api_key="k", base_url=url, prices=Prices({}), watchdog=watchdog).load(MODEL)
+
+
+def test_a_server_starts_without_reaching_the_model(watchdog, monkeypatch):
+    monkeypatch.setattr(socket, "socket", None)
+    load(watchdog)
+
+
+def test_a_server_does_not_start_when_the_http_library_connects_in_its_own_way(watchdog, monkeypatch):
+    class Other(httpcore2.ConnectionPool):
+        def __init__(self, *, network_backend, **settings):
+            super().__init__(**settings)
+
+    monkeypatch.setattr(httpcore2, "ConnectionPool", Other)
+    with pytest.raises(StartError, match="model calls could not be stopped"):
+        load(watchdog, "http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("proxy", ["ftp://proxy.test", "http://proxy.test:port", "socks5://proxy.test"])
+def test_a_server_does_not_start_with_a_proxy_that_cannot_be_used(watchdog, monkeypatch, proxy):
+    monkeypatch.setenv("https_proxy", proxy)
+    with pytest.raises(StartError, match="the proxy that the environment names"):
+        load(watchdog)

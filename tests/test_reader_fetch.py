@@ -14,9 +14,11 @@ from urllib3.util.request import ACCEPT_ENCODING
 from gligabao import __version__
 from gligabao.cancel import Cancel, Watchdog
 from gligabao.errors import Cancelled, GligabaoError
+from gligabao.network.session import _load_tls, shared_tls
 from gligabao.reader.fetch import DEFAULT_LIMITS
 from gligabao.reader.page import Allow, Limits, Page, PageError, PageReader
 from tests.fakes import BY_USER
+from tests.lines import closed_address, resolves_to, server_tls, silent_address, trusting_tls
 
 MIB = 1024 * 1024
 PATIENT = Limits(connect_seconds=60, read_seconds=60, total_seconds=60)
@@ -213,7 +215,7 @@ def test_a_proxy_is_refused(serve: Serve, open_reader: OpenReader):
     server = serve(html)
     reader = open_reader(server.host)
     reader._session.proxies = {"http": "http://127.0.0.1:9"}
-    assert "uses no proxy" in failure(lambda: reader.read(server.url()))
+    assert "no proxy is used" in failure(lambda: reader.read(server.url()))
     assert server.requests == []
 
 
@@ -468,19 +470,31 @@ def test_a_server_that_does_not_speak_http_is_an_error(answer: bytes, serve: Ser
 
 
 def test_a_refused_connection_is_an_error(open_reader: OpenReader):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        host = f"127.0.0.1:{listener.getsockname()[1]}"
-    assert failure(lambda: open_reader(host).read(f"http://{host}/x")) == f"{host}/x: could not connect"
+    host, port = closed_address()
+    where = f"{host}:{port}"
+    message = failure(lambda: open_reader(where).read(f"http://{where}/x"))
+    assert message == f"{where}/x: could not connect: Connection refused"
 
 
-def test_the_next_address_of_a_name_is_tried(serve: Serve, open_reader: OpenReader, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("first", ["refuses", "is silent"])
+def test_the_next_address_of_a_name_is_tried(
+    first: str, serve: Serve, open_reader: OpenReader, monkeypatch: pytest.MonkeyPatch
+):
     server = serve(html)
     port = int(server.host.rpartition(":")[2])
-    both = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port)) for ip in ("127.0.0.2", "127.0.0.1")]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
-    page = open_reader("page.test").read(f"http://page.test:{port}/")
+    with silent_address() as silent:
+        bad = silent if first == "is silent" else closed_address()
+        monkeypatch.setattr(socket, "getaddrinfo", resolves_to(bad, ("127.0.0.1", port)))
+        page = open_reader("page.test").read(f"http://page.test:{port}/")
     assert page.title == "A page"
     assert server.headers()["host"] == f"page.test:{port}"
+
+
+def test_a_host_that_answers_no_connection_is_given_up(open_reader: OpenReader):
+    with silent_address() as (host, port):
+        where = f"{host}:{port}"
+        message = failure(lambda: open_reader(where, limits=Limits(connect_seconds=0.2)).read(f"http://{where}/"))
+    assert message == f"{where}/: could not connect within 0.2 s"
 
 
 @pytest.mark.parametrize("fault", [socket.gaierror(socket.EAI_AGAIN, "later"), UnicodeError("label too long")])
@@ -557,23 +571,16 @@ def test_cancelling_ends_a_connect_that_hangs(open_reader: OpenReader, monkeypat
         finally:
             resolved.set()
 
-    with socket.create_server(("127.0.0.1", 0), backlog=1) as listener:
-        # Nobody accepts, so once the queue is full the system answers no further connection.
-        waiting = [socket.socket() for _ in range(8)]
-        for sock in waiting:
-            sock.setblocking(False)
-            sock.connect_ex(listener.getsockname())
+    with silent_address() as (host, port):
         monkeypatch.setattr(socket, "getaddrinfo", note)
         cancel = Cancel()
-        host = f"127.0.0.1:{listener.getsockname()[1]}"
-        reading = Reading(open_reader(host, cancel=cancel, limits=PATIENT), f"http://{host}/")
+        where = f"{host}:{port}"
+        reading = Reading(open_reader(where, cancel=cancel, limits=PATIENT), f"http://{where}/")
         assert resolved.wait(20)
         # There is nothing to wait on between the look-up and the connect; the stop must work on either side of it.
         threading.Event().wait(0.2)
         cancel.set(BY_USER)
         assert isinstance(reading.end(), Cancelled)
-        for sock in waiting:
-            sock.close()
 
 
 def test_cancelling_ends_a_handshake_that_hangs(serve: Serve, open_reader: OpenReader):
@@ -617,53 +624,67 @@ def test_a_reader_goes_on_after_a_page_that_failed(serve: Serve, open_reader: Op
 
 # TLS
 
-# A certificate for "localhost" that signed itself, and its key, made for this test and used nowhere else.
-CERTIFICATE = """\
------BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg19G+NWBU7x93gvDu
-wuT/tNazIHFIj2dZrrnMqUdmilehRANCAASwqSMgQ7TY6ntuROtZxsEsHNuWsMrQ
-3hFj83xgTcRnBMAFksRfWA4YArJahxQODPcPpfw6MhBTS3Fo0CnLVNUq
------END PRIVATE KEY-----
------BEGIN CERTIFICATE-----
-MIIBcTCCARegAwIBAgIBATAKBggqhkjOPQQDAjAUMRIwEAYDVQQDDAlsb2NhbGhv
-c3QwIBcNMjAwMTAxMDAwMDAwWhgPMjEyMDAxMDEwMDAwMDBaMBQxEjAQBgNVBAMM
-CWxvY2FsaG9zdDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABLCpIyBDtNjqe25E
-61nGwSwc25awytDeEWPzfGBNxGcEwAWSxF9YDhgCslqHFA4M9w+l/DoyEFNLcWjQ
-KctU1SqjWDBWMB0GA1UdDgQWBBRXocz1qaT8dl3cP5TQ1AAD7bibhTAPBgNVHRMB
-Af8EBTADAQH/MA4GA1UdDwEB/wQEAwIChDAUBgNVHREEDTALgglsb2NhbGhvc3Qw
-CgYIKoZIzj0EAwIDSAAwRQIgfJYHjvBthqgzmGdY6UlwSZ2AsTZIRVxowCExpy3a
-cvoCIQCo5U/yxfNC5fsMesbLAK1lQeRJIhfhnaZC+F5jZuVCew==
------END CERTIFICATE-----
-"""
-
 
 @pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    path = tmp_path / "certificate.pem"
-    path.write_text(CERTIFICATE)
-    return path
-
-
-@pytest.fixture
-def tls(certificate: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    return context
+def tls(tmp_path: Path) -> ssl.SSLContext:
+    return server_tls(tmp_path)
 
 
 def test_over_tls_the_name_is_sent_and_checked_though_an_address_is_dialled(
-    serve: Serve, open_reader: OpenReader, tls: ssl.SSLContext, certificate: Path
+    serve: Serve, open_reader: OpenReader, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ):
+    trusting = trusting_tls()
+    monkeypatch.setattr("gligabao.network.session.shared_tls", lambda: trusting)
     names: list[str | None] = []
     tls.sni_callback = lambda _sock, name, _context: names.append(name)  # type: ignore[assignment]
     server = serve(html, tls=tls)
     port = server.host.rpartition(":")[2]
     reader = open_reader("127.0.0.1")
-    reader._session.verify = str(certificate)
     assert reader.read(f"https://localhost:{port}/").title == "A page"
     assert names == ["localhost"]
     assert server.headers()["host"] == f"localhost:{port}"
-    assert "certificate" in failure(lambda: reader.read(f"https://127.0.0.1:{port}/"))
+    wrong = failure(lambda: reader.read(f"https://127.0.0.1:{port}/"))
+    assert wrong == f"127.0.0.1:{port}/: the TLS certificate of the server is not valid for it"
+    assert len(server.requests) == 1
+
+
+def test_the_authorities_are_loaded_once_for_all_readers(
+    serve: Serve, open_reader: OpenReader, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+):
+    shared_tls()
+    server = serve(html, tls=tls)
+    loads: list[object] = []
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *given, **_: loads.append(given))
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda *given, **_: loads.append(given))
+    for _ in range(2):
+        message = failure(
+            lambda: open_reader("localhost").read(server.url().replace("http://127.0.0.1", "https://localhost"))
+        )
+        assert "certificate" in message
+    assert loads == []
+
+
+@pytest.mark.parametrize("switch", [False, "/nowhere"])
+def test_the_check_of_certificates_cannot_be_switched_off(
+    switch: object, serve: Serve, open_reader: OpenReader, tls: ssl.SSLContext
+):
+    server = serve(html, tls=tls)
+    reader = open_reader("localhost")
+    reader._session.verify = switch  # type: ignore[assignment]
+    url = server.url().replace("http://127.0.0.1", "https://localhost")
+    assert "certificate" in failure(lambda: reader.read(url))
+    assert server.requests == []
+
+
+def test_authorities_named_in_the_environment_are_not_for_pages(
+    serve: Serve, open_reader: OpenReader, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.setenv(name, str(tmp_path / "server.pem"))
+    _load_tls.cache_clear()
+    server = serve(html, tls=tls)
+    url = server.url().replace("http://127.0.0.1", "https://localhost")
+    assert "certificate" in failure(lambda: open_reader("localhost").read(url))
 
 
 def test_a_certificate_that_nobody_vouches_for_is_an_error(

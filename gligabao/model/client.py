@@ -11,7 +11,7 @@ import random
 import ssl
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,14 +19,16 @@ import anthropic
 import httpx2
 
 from gligabao.cancel import Cancel, Watchdog
-from gligabao.errors import ModelError, ModelRefused, Unavailable
+from gligabao.errors import ModelError, ModelRefused, StartError, Unavailable
 from gligabao.logs import redact
 from gligabao.model.conversation import Block, Conversation, Tools
 from gligabao.model.failures import Failure, from_sdk, malformed
 from gligabao.model.intake import bound
-from gligabao.model.line import CONNECT_SECONDS, Line
 from gligabao.model.prices import Prices
+from gligabao.model.proxy import find_proxy
 from gligabao.model.reply import MalformedAnswer, Reply, decode, parse_reply, parse_usage
+from gligabao.model.transport import LineTransport, Probe
+from gligabao.network.line import CONNECT_SECONDS, Line
 from gligabao.records import Usage
 
 log = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ class Retrying:
     retries: int = 6
     first_wait_seconds: float = 3.0
     total_seconds: float = 180.0
-    """A server that asks for a longer wait than what is left of this fails the call at once."""
+    """From the first failure to the last attempt. A server that asks for a longer wait fails the call at once."""
 
     def wait_seconds(self, retry: int) -> float:
         """Return how long to wait before this retry (1, 2, ...), with jitter: agents must not come back as one."""
@@ -96,7 +98,8 @@ class ModelServer:
         self.refused_fields: set[str] = set()
         """Optional fields that this server will not have; they are not sent again."""
         self._api_key = api_key
-        self._base_url = base_url
+        self._base_url = base_url or "https://api.anthropic.com"
+        self._proxy = find_proxy(self._base_url)
         self._ssl = ssl.create_default_context()
 
     def require_key(self) -> None:
@@ -107,8 +110,11 @@ class ModelServer:
             )
 
     def load(self, model: str) -> None:
-        """Load what the first call would have to wait for: half of the HTTP library, and the prices."""
-        self.open_http().close()
+        """Load what the first call would have to wait for (half of the HTTP library, and the prices).
+
+        Raises `StartError` when the HTTP library cannot be used as it is installed or as the environment sets it up.
+        """
+        self._require_line()
         self.prices.is_known(model)
 
     def connect(self, cancel: Cancel) -> "ModelConnection":
@@ -120,21 +126,34 @@ class ModelServer:
         """Return the SDK's client over this HTTP client. Its own retries are off: they cannot be interrupted."""
         return anthropic.Anthropic(
             api_key=self._api_key,
-            base_url=self._base_url or "https://api.anthropic.com",
+            base_url=self._base_url,
             max_retries=0,
             http_client=http_client,
         )
 
-    def open_http(self) -> httpx2.Client:
-        """Return an HTTP client with the shared SSL context."""
+    def open_http(self, line: Line) -> httpx2.Client:
+        """Return an HTTP client whose connections the line makes, with the shared SSL context."""
         return anthropic.DefaultHttpxClient(
-            verify=self._ssl,
+            transport=LineTransport(line, tls=self._ssl, proxy=self._proxy),
             timeout=httpx2.Timeout(self.timeout_seconds, connect=CONNECT_SECONDS),
             # A conversation goes to the server that was set up, and nowhere else.
             follow_redirects=False,
             headers={"accept-encoding": "identity"},
             event_hooks={"response": [bound]},
         )
+
+    def _require_line(self) -> None:
+        probe = Probe()
+        try:
+            with self.open_http(probe) as http, suppress(httpx2.HTTPError):
+                http.get(self._base_url, timeout=1)
+        except (ValueError, ImportError, httpx2.InvalidURL) as error:
+            raise StartError(f"the proxy that the environment names for the model cannot be used: {error}") from error
+        if not probe.was_asked:
+            raise StartError(
+                "model calls could not be stopped: the installed httpx2 or httpcore2 makes connections in its own way; "
+                "install the versions in requirements.txt"
+            )
 
 
 class ModelConnection:
@@ -143,9 +162,8 @@ class ModelConnection:
     def __init__(self, model: ModelServer, cancel: Cancel) -> None:
         self._model = model
         self._cancel = cancel
-        self._line = Line(cancel)
-        self._http = model.open_http()
-        self._line.carry(self._http)
+        self._line = Line()
+        self._http = model.open_http(self._line)
         self._client = model.open_client(self._http)
 
     def close(self) -> None:
@@ -181,13 +199,16 @@ class ModelConnection:
             self._cancel.check()
             if self._leave_out_refused(request, outcome):
                 continue
-            give_up_at = give_up_at or time.monotonic() + policy.total_seconds
+            now = time.monotonic()
+            give_up_at = give_up_at or now + policy.total_seconds
+            left_seconds = give_up_at - now
             timeouts += outcome.kind == "timed out"
             retry += 1
             wait_seconds = outcome.retry_after_seconds
             if wait_seconds is None:
-                wait_seconds = policy.wait_seconds(retry)
-            too_late = time.monotonic() + wait_seconds > give_up_at
+                # Attempts take time too: the last one is made earlier rather than not at all.
+                wait_seconds = min(policy.wait_seconds(retry), max(0.0, left_seconds))
+            too_late = left_seconds <= 0 or wait_seconds > left_seconds
             if not outcome.worth_retrying or timeouts > 1 or retry > policy.retries or too_late:
                 raise outcome.as_error(retries=retry - 1)
             observer.retrying(f"{outcome.kind}, retry {retry} of {policy.retries}")
@@ -207,14 +228,11 @@ class ModelConnection:
     def _attempt(self, request: Request, paused: list[Block], observer: CallObserver) -> Reply | Failure:
         body = request.conversation.body(tools=request.tools, paused=paused, **self._fields(request))
         seconds = self._model.timeout_seconds
-        with ExitStack() as stack:
-            stack.enter_context(self._cancel.waking(self._line.cut))
-            late = _Flag()
-            stack.enter_context(self._model.watchdog.deadline(seconds, lambda: late.raise_and(self._line.cut)))
+        with self._line.watched(self._cancel, self._model.watchdog, seconds=seconds) as watch:
             try:
                 response = self._client.post("/v1/messages", content=body, cast_to=httpx2.Response)
             except anthropic.APIError as error:
-                if late.up:
+                if watch.expired:
                     return Failure("timed out", f"no answer within {seconds:g} s", worth_retrying=True)
                 return from_sdk(error)
         return self._read_answer(request, response, observer)
@@ -238,18 +256,6 @@ class ModelConnection:
             if usage is not None:
                 observer.spent(self._model.prices.price(request.model, usage))
         return reply
-
-
-class _Flag:
-    """Tells the waiting thread that it was woken by the clock."""
-
-    def __init__(self) -> None:
-        self.up = False
-
-    def raise_and(self, act: Any) -> None:
-        """Raise the flag first, so that whoever is woken by `act` sees it."""
-        self.up = True
-        act()
 
 
 def _refusal(reply: Reply) -> str:

@@ -19,7 +19,3 @@ class PrivateAddress(Unreadable):
 
     def __init__(self, why: str = "") -> None:
         super().__init__(f"the address is private: {why}only those that the setting fetch_allow names are read")
-
-
-class Interrupted(Exception):
-    """The read was ended from outside, by its deadline or by cancelling."""

@@ -17,9 +17,10 @@ from urllib3.exceptions import DecodeError, HTTPError
 from urllib3.exceptions import SSLError as TLSError
 from urllib3.exceptions import TimeoutError as LineTimeout
 
-from gligabao.reader.dial import GuardedSession
+from gligabao.network.line import CONNECT_SECONDS
 from gligabao.reader.faults import PrivateAddress, Unreadable
 from gligabao.reader.guard import check_url
+from gligabao.reader.session import PageSession
 
 TRANSPORT_ERRORS = (HTTPError, HTTPException, OSError, ValueError)
 """What requests, urllib3 and http.client raise for a line or an answer that is broken (requests' own are OSErrors)."""
@@ -42,7 +43,8 @@ class Limits:
     max_bytes: int = 1024 * 1024
     """Of the body, decoded."""
     max_redirects: int = 5
-    connect_seconds: float = 5
+    connect_seconds: float = CONNECT_SECONDS
+    """For the look-up of the name and all its addresses together."""
     read_seconds: float = 10
     """The longest silence of the server."""
     total_seconds: float = 20
@@ -65,7 +67,7 @@ class Download:
     """True when there was more than `body`."""
 
 
-def download(session: GuardedSession, url: str, limits: Limits) -> Download:
+def download(session: PageSession, url: str, limits: Limits) -> Download:
     """Return what is at the URL. Raises `Unreadable`, or one of `TRANSPORT_ERRORS`."""
     for hop in range(limits.max_redirects + 1):
         try:
@@ -98,7 +100,7 @@ def explain(error: Exception, limits: Limits) -> str:
     return "the connection broke, or the server does not speak HTTP"
 
 
-def _request(session: GuardedSession, url: str, limits: Limits) -> Download | str:
+def _request(session: PageSession, url: str, limits: Limits) -> Download | str:
     """Return what is at the URL, or the URL that it redirects to."""
     timeout = (limits.connect_seconds, limits.read_seconds)
     try:

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult
 
 from gligabao.cancel import Cancel, Watchdog
+from gligabao.network.line import Line
+from gligabao.network.lookup import Unreachable
 from gligabao.reader.decode import Kind
-from gligabao.reader.dial import Dialler, GuardedSession, Watch
-from gligabao.reader.faults import Interrupted, PageError, Unreadable
+from gligabao.reader.faults import PageError, Unreadable
 from gligabao.reader.fetch import DEFAULT_LIMITS, TRANSPORT_ERRORS, Download, Limits, download, explain
 from gligabao.reader.guard import Allow, check_url
+from gligabao.reader.session import PageSession, judge_by
 from gligabao.reader.text import read_text
 
 __all__ = ["Allow", "Limits", "Page", "PageError", "PageReader"]
@@ -42,8 +44,8 @@ class PageReader:
         self._cancel = cancel
         self._watchdog = watchdog
         self._limits = limits
-        self._dialler = Dialler(allow, connect_seconds=limits.connect_seconds, lookup_seconds=limits.total_seconds)
-        self._session = GuardedSession(self._dialler)
+        self._line = Line(connect_seconds=limits.connect_seconds, judge=judge_by(allow))
+        self._session = PageSession(self._line)
 
     def read(self, url: str) -> Page:
         """Return the page at the URL.
@@ -68,19 +70,21 @@ class PageReader:
         self._session.close()
 
     def _download(self, url: str) -> Download:
-        watch = self._dialler.watch = Watch()
+        seconds = self._limits.total_seconds
         fault: Exception | None = None
         try:
-            with self._cancel.waking(watch.cut), self._watchdog.deadline(self._limits.total_seconds, watch.expire):
+            with self._line.watched(self._cancel, self._watchdog, seconds=seconds) as watch:
                 found = download(self._session, url, self._limits)
-        except (Unreadable, Interrupted, *TRANSPORT_ERRORS) as error:
+        except (Unreachable, Unreadable, *TRANSPORT_ERRORS) as error:
             fault = error
         finally:
-            watch.release()
+            self._line.close()
         # A socket that was shut down under it can look like the orderly end of a page, so these two come first.
         self._cancel.check()
         if watch.expired:
-            raise Unreadable(f"took longer than {self._limits.total_seconds:g} s") from fault
+            raise Unreadable(f"took longer than {seconds:g} s") from fault
+        if isinstance(fault, Unreachable):
+            raise Unreadable(str(fault)) from fault
         if isinstance(fault, Unreadable):
             raise fault
         if fault is not None:

@@ -1,4 +1,4 @@
-"""Looking up host names in a way that can be given up: getaddrinfo has no time limit, and nothing wakes it."""
+"""Host name look-ups that can be given up: getaddrinfo has no time limit, and nothing wakes it."""
 
 import logging
 import socket
@@ -12,7 +12,7 @@ from gligabao.errors import GligabaoError
 log = logging.getLogger(__name__)
 
 MAX_LOOKUPS = 512
-"""Look-ups under way in the process, those included that nobody waits for any more."""
+"""Look-ups under way in the process, including those that nobody waits for any more."""
 
 Addresses = Sequence[tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]]
 """What getaddrinfo gives."""
@@ -20,19 +20,22 @@ Addresses = Sequence[tuple[socket.AddressFamily, socket.SocketKind, int, str, An
 _lookups = threading.BoundedSemaphore(MAX_LOOKUPS)
 
 
-class LookupFailed(GligabaoError):
-    """The name has no address, or was not looked up in time."""
+class Unreachable(GligabaoError):
+    """No connection could be made: the host has no address, or none of its addresses answered in time.
+
+    Not an OSError: HTTP libraries wrap those, and the reason is lost.
+    """
 
 
 def look_up(host: str, port: int, *, seconds: float, waking: Callable[[Wake], None]) -> Addresses:
-    """Return the addresses of a host, waiting `seconds` at most. Raises `LookupFailed`.
+    """Return the addresses of a host, waiting at most `seconds`. Raises `Unreachable`.
 
-    `waking` is given a function that ends the wait, before it begins; it may raise, and nothing is looked up then.
+    Before the wait begins, `waking` is given a function that ends it. If `waking` raises, nothing is looked up.
     """
-    # A thread for each look-up, not a small pool: there a few names whose servers do not answer would hold up the
-    # look-ups of all agents.
+    # A thread for each look-up rather than a small pool: a few names whose servers do not answer would fill the pool
+    # and hold up the look-ups of all agents.
     if not _lookups.acquire(blocking=False):
-        raise LookupFailed("too many host names are being looked up: try again")
+        raise Unreachable("too many host names are being looked up: try again")
     found: list[Addresses] = []
     done = threading.Event()
     try:
@@ -43,7 +46,7 @@ def look_up(host: str, port: int, *, seconds: float, waking: Callable[[Wake], No
         raise
     done.wait(seconds)
     if not found or not found[0]:
-        raise LookupFailed("the host name could not be resolved")
+        raise Unreachable("the host name could not be resolved")
     return found[0]
 
 

@@ -1,0 +1,1 @@
+"""Connections that another thread can end, for model calls, pages and searches."""

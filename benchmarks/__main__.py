@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import click
 
-from benchmarks import agents, latency, lists, start, step, stop, store
+from benchmarks import agents, latency, lists, page, start, step, stop, store
 from benchmarks.report import RESULTS, Options, Report, describe_machine
 
 BENCHMARKS: dict[str, Callable[[Options], Report]] = {
     "step": step.run,
     "store": store.run,
     "lists": lists.run,
+    "page": page.run,
     "agents": agents.run,
     "latency": latency.run,
     "start": start.run,
@@ -25,7 +26,7 @@ BENCHMARKS: dict[str, Callable[[Options], Report]] = {
 @click.option("--quick", is_flag=True, help="Small and short, to see that they work. The figures mean little.")
 @click.option("--with-peers", is_flag=True, help="Install other frameworks in the cache folder and measure them too.")
 def main(names: tuple[str, ...], quick: bool, with_peers: bool) -> None:
-    """Run the named benchmarks (all without a name): step, store, lists, agents, latency, start, stop."""
+    """Run the named benchmarks (all without a name): step, store, lists, page, agents, latency, start, stop."""
     options = Options(quick=quick, with_peers=with_peers)
     click.echo("\n".join(f"{key}: {value}" for key, value in describe_machine().items()))
     for name in names or BENCHMARKS:

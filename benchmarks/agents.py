@@ -3,7 +3,7 @@
 The whole path but HTTP in front of it: the real Manager starts a thread for each agent, the agent asks the model
 over HTTP, and its `fetch_url` reads a page over HTTP each step and makes text of it. All start together. Pages are
 HTML of 20 KB with about 17,500 characters of text, of which the agent gets 15,000; "large" ones have 100 KB of
-HTML, as a page of the real web has at the median.
+HTML, as a page of the real web has at the median. In one load the pages come over TLS.
 
 The model gives no first answer before all agents have asked; then they get them spread over the time of one call.
 """
@@ -19,6 +19,7 @@ from statistics import mean, median
 from benchmarks.child import answer, arguments, run_child
 from benchmarks.databases import Databases
 from benchmarks.fake_model import Play, allow_many_files, fake_model
+from benchmarks.page import trust_test_pages
 from benchmarks.report import Bar, Cell, Options, Report, Table, percentile
 from gligabao.app import Services, open_services
 from gligabao.config import Config
@@ -38,6 +39,7 @@ class Load:
     latency_seconds: float
     database: str = "sqlite"
     page_bytes: int = 20_000
+    pages_over: str = "http"
     steps: int = STEPS
 
 
@@ -48,8 +50,9 @@ LOADS = (
     Load(1000, 5),
     Load(1000, 5, "postgres"),
     Load(200, 5, page_bytes=LARGE_PAGE_BYTES),
+    Load(200, 5, pages_over="https"),
 )
-SMALL_LOADS = (Load(20, 0.2), Load(20, 0.2, "postgres"))
+SMALL_LOADS = (Load(20, 0.2), Load(20, 0.2, "postgres"), Load(20, 0.2, pages_over="https"))
 
 
 def states_of(steps: int) -> int:
@@ -60,6 +63,7 @@ def states_of(steps: int) -> int:
 def work(database_url: str, model_url: str, agents: int, steps: int) -> dict:
     """Run the agents in this process and return what they cost and what was stored of them."""
     allow_many_files()
+    trust_test_pages()
     with tempfile.TemporaryDirectory() as folder:
         services = open_services(
             Config(
@@ -67,7 +71,7 @@ def work(database_url: str, model_url: str, agents: int, steps: int) -> dict:
                 data_dir=Path(folder),
                 anthropic_api_key="k",
                 anthropic_base_url=model_url,
-                fetch_allow=[model_url.removeprefix("http://")],
+                fetch_allow=["127.0.0.1"],
                 max_working=agents,
             )
         )
@@ -132,7 +136,7 @@ def measure(databases: Databases, loads: tuple[Load, ...]) -> Report:
             found = _measure(databases, load)
             rows.append(_row(load, found))
             report.bars += _bars(load, found) if load.page_bytes < LARGE_PAGE_BYTES else []
-    columns = ("agents", "model s", "database", "page KB", "faults", "model calls", "states stored")
+    columns = ("agents", "model s", "database", "page KB", "pages over", "faults", "model calls", "states stored")
     columns += ("CPU ms/step", "of it system", "steps/s asked", "steps/s", "late ms/step p50", "p99")
     columns += ("base MB", "peak MB", "KB/agent", "model late ms")
     title = f"Agents at once, {STEPS} steps each; late is how much longer a step took than the model's own time"
@@ -142,7 +146,7 @@ def measure(databases: Databases, loads: tuple[Load, ...]) -> Report:
 
 
 def _measure(databases: Databases, load: Load) -> dict:
-    play = Play(load.steps, load.latency_seconds, "fetch_url", page_bytes=load.page_bytes, gate=load.agents)
+    play = Play(load.steps, load.latency_seconds, "fetch_url", load.page_bytes, load.pages_over, load.agents)
     with databases.new(load.database) as url, fake_model(play) as model:
         found: dict = run_child("agents", url, model.url, load.agents, load.steps)
         return found | {"model": model.stats()}
@@ -168,7 +172,7 @@ def _row(load: Load, found: dict) -> list[Cell]:
     late_ms = [(seconds / (load.steps - 1) - load.latency_seconds) * 1000 for seconds in found["work_seconds"]]
     cpu_seconds = found["user_seconds"] + found["system_seconds"]
     return [
-        *(load.agents, load.latency_seconds, load.database, load.page_bytes // 1000),
+        *(load.agents, load.latency_seconds, load.database, load.page_bytes // 1000, load.pages_over),
         "; ".join(_faults(load, found)) or "none",
         *(found["model"]["calls"], found["states"]),
         *(cpu_seconds * 1000 / calls, found["system_seconds"] * 1000 / calls),
@@ -181,6 +185,7 @@ def _row(load: Load, found: dict) -> list[Cell]:
 def _bars(load: Load, found: dict) -> list[Bar]:
     faults = _faults(load, found)
     what = f"{load.agents:,} agents, {load.latency_seconds:g} s a model call, {load.database}"
+    what += ", pages over TLS" if load.pages_over == "https" else ""
     bars = [Bar(what, "no error, every state stored", "; ".join(faults) or "so it was", not faults)]
     if load.agents >= 1000:
         peak = found["peak_mb"]

@@ -16,8 +16,10 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+
+from tests.lines import server_tls
 
 ANSWER_CHARACTERS = 2000
 USAGE = {
@@ -42,6 +44,8 @@ class Play:
     """`lookup`, or `fetch_url` for one of the pages of this server."""
     page_bytes: int = 20_000
     """Size of a page: HTML with about 17,500 characters of text, the rest of it markup."""
+    pages_over: str = "http"
+    """`http`, or `https` for pages at `https://localhost`, with the certificate of the tests."""
     gate: int = 0
     """First answers wait until so many conversations have begun, and then up to `latency_seconds` more by chance."""
 
@@ -92,18 +96,30 @@ class Server:
     def __init__(self, play: Play) -> None:
         self._play = play
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+        self._tls_listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+        self._tls = server_tls()
         self.port: int = self._listener.getsockname()[1]
-        self._answers = _answers(play, self.port)
+        self.tls_port: int = self._tls_listener.getsockname()[1]
+        site = f"https://localhost:{self.tls_port}" if play.pages_over == "https" else f"http://127.0.0.1:{self.port}"
+        self._answers = _answers(play, site)
         self._page = _page(play.page_bytes)
         self._stats = Stats()
         self._gate = threading.Barrier(play.gate or 1)
 
     def run(self) -> None:
         """Take connections for ever."""
+        threading.Thread(target=self._accept, args=(self._tls_listener, self._serve_tls), daemon=True).start()
+        self._accept(self._listener, self._serve)
+
+    def _accept(self, listener: socket.socket, serve: Callable[[socket.socket], None]) -> None:
         while True:
-            connection, _ = self._listener.accept()
+            connection, _ = listener.accept()
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    def _serve_tls(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection:
+            self._serve(self._tls.wrap_socket(connection, server_side=True))
 
     def _serve(self, connection: socket.socket) -> None:
         step: Iterator[int] | None = None
@@ -155,14 +171,14 @@ def _response(body: bytes, content_type: str) -> bytes:
     return head.encode() + body
 
 
-def _answers(play: Play, port: int) -> list[bytes]:
+def _answers(play: Play, site: str) -> list[bytes]:
     said = {"type": "text", "text": "word " * (ANSWER_CHARACTERS // 5)}
-    calls = [[said, _call(play.tool, step, port)] for step in range(1, play.steps)]
+    calls = [[said, _call(play.tool, step, site)] for step in range(1, play.steps)]
     return [*(_message(content, "tool_use") for content in calls), _message([said], "end_turn")]
 
 
-def _call(tool: str, step: int, port: int) -> dict:
-    given = {"word": f"w{step}"} if tool == "lookup" else {"url": f"http://127.0.0.1:{port}/pages/{step}"}
+def _call(tool: str, step: int, site: str) -> dict:
+    given = {"word": f"w{step}"} if tool == "lookup" else {"url": f"{site}/pages/{step}"}
     return {"type": "tool_use", "id": f"toolu_{step}", "name": tool, "input": given}
 
 
@@ -195,7 +211,7 @@ def main() -> None:
     threading.stack_size(256 * 1024)
     allow_many_files()
     server = Server(Play(**json.loads(sys.argv[1])))
-    print(server.port, flush=True)
+    print(server.port, server.tls_port, flush=True)
     threading.Thread(target=server.run, daemon=True).start()
     sys.stdin.read()
 
@@ -211,6 +227,8 @@ class FakeModel:
     """The server, seen from outside."""
 
     url: str
+    tls_url: str
+    """Where its pages are over TLS."""
 
     @property
     def address(self) -> str:
@@ -230,7 +248,8 @@ def fake_model(play: Play) -> Iterator[FakeModel]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdin is not None
         try:
-            yield FakeModel(f"http://127.0.0.1:{int(process.stdout.readline())}")
+            port, tls_port = map(int, process.stdout.readline().split())
+            yield FakeModel(f"http://127.0.0.1:{port}", f"https://localhost:{tls_port}")
         finally:
             process.stdin.close()
 

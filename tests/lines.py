@@ -10,24 +10,8 @@ from typing import Any
 
 Address = tuple[str, int]
 
-# A certificate for "localhost" that signed itself, and its key, made for these tests and used nowhere else.
-CERTIFICATE = """\
------BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg19G+NWBU7x93gvDu
-wuT/tNazIHFIj2dZrrnMqUdmilehRANCAASwqSMgQ7TY6ntuROtZxsEsHNuWsMrQ
-3hFj83xgTcRnBMAFksRfWA4YArJahxQODPcPpfw6MhBTS3Fo0CnLVNUq
------END PRIVATE KEY-----
------BEGIN CERTIFICATE-----
-MIIBcTCCARegAwIBAgIBATAKBggqhkjOPQQDAjAUMRIwEAYDVQQDDAlsb2NhbGhv
-c3QwIBcNMjAwMTAxMDAwMDAwWhgPMjEyMDAxMDEwMDAwMDBaMBQxEjAQBgNVBAMM
-CWxvY2FsaG9zdDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABLCpIyBDtNjqe25E
-61nGwSwc25awytDeEWPzfGBNxGcEwAWSxF9YDhgCslqHFA4M9w+l/DoyEFNLcWjQ
-KctU1SqjWDBWMB0GA1UdDgQWBBRXocz1qaT8dl3cP5TQ1AAD7bibhTAPBgNVHRMB
-Af8EBTADAQH/MA4GA1UdDwEB/wQEAwIChDAUBgNVHREEDTALgglsb2NhbGhvc3Qw
-CgYIKoZIzj0EAwIDSAAwRQIgfJYHjvBthqgzmGdY6UlwSZ2AsTZIRVxowCExpy3a
-cvoCIQCo5U/yxfNC5fsMesbLAK1lQeRJIhfhnaZC+F5jZuVCew==
------END CERTIFICATE-----
-"""
+CERTIFICATE = Path(__file__).parent / "localhost.pem"
+"""A certificate for "localhost" that signed itself, and its key, made for these tests and used nowhere else."""
 
 
 @contextmanager
@@ -57,18 +41,16 @@ def resolves_to(*addresses: Address) -> Callable[..., Any]:
     return lambda *_, **__: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
 
 
-def server_tls(folder: Path) -> ssl.SSLContext:
+def server_tls() -> ssl.SSLContext:
     """The SSL context of a server that is called "localhost"."""
-    file = folder / "server.pem"
-    file.write_text(CERTIFICATE)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(file)
+    context.load_cert_chain(CERTIFICATE)
     return context
 
 
 def trusting_tls() -> ssl.SSLContext:
     """The SSL context of a client that takes the certificate of these tests."""
-    return ssl.create_default_context(cadata=CERTIFICATE[CERTIFICATE.index("-----BEGIN CERT") :])
+    return ssl.create_default_context(cafile=str(CERTIFICATE))
 
 
 class Proxy:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import agents, lists, report, store
+from benchmarks import agents, lists, page, report, store
 from benchmarks.__main__ import BENCHMARKS, main
 from benchmarks.fake_model import Play, fake_model
 from benchmarks.report import Bar, Report, Table
@@ -73,9 +73,18 @@ def test_the_rows_of_the_lists_are_filled_in_on_postgres_too(postgres_url):
 
 
 def test_agents_are_run_to_their_end_and_checked(databases):
-    found = agents.measure(databases, (agents.Load(3, 0.05, steps=3),))
-    assert found.tables[0].rows[0][:5] == [3, 0.05, "sqlite", 20, "none"]
-    assert [bar.met for bar in found.bars] == [True]
+    loads = (agents.Load(3, 0.05, steps=3), agents.Load(3, 0.05, steps=3, pages_over="https"))
+    found = agents.measure(databases, loads)
+    assert [row[:6] for row in found.tables[0].rows] == [
+        [3, 0.05, "sqlite", 20, "http", "none"],
+        [3, 0.05, "sqlite", 20, "https", "none"],
+    ]
+    assert [bar.met for bar in found.bars] == [True, True]
+
+
+def test_pages_are_read_over_http_and_over_tls():
+    found = page.measure(pages=2, rounds=1)  # it checks the counts itself
+    assert [row[0] for row in found.tables[0].rows] == ["http", "https", "https, own context"]
 
 
 def test_what_agents_left_out_is_told():

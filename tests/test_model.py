@@ -550,9 +550,9 @@ def silent():
 
 
 @pytest.fixture
-def tls(tmp_path):
+def tls():
     """The TLS of a server that is called "localhost"."""
-    return server_tls(tmp_path)
+    return server_tls()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from gligabao.network.session import _load_tls, shared_tls
 from gligabao.reader.fetch import DEFAULT_LIMITS
 from gligabao.reader.page import Allow, Limits, Page, PageError, PageReader
 from tests.fakes import BY_USER
-from tests.lines import closed_address, resolves_to, server_tls, silent_address, trusting_tls
+from tests.lines import CERTIFICATE, closed_address, resolves_to, server_tls, silent_address, trusting_tls
 
 MIB = 1024 * 1024
 PATIENT = Limits(connect_seconds=60, read_seconds=60, total_seconds=60)
@@ -626,8 +626,8 @@ def test_a_reader_goes_on_after_a_page_that_failed(serve: Serve, open_reader: Op
 
 
 @pytest.fixture
-def tls(tmp_path: Path) -> ssl.SSLContext:
-    return server_tls(tmp_path)
+def tls() -> ssl.SSLContext:
+    return server_tls()
 
 
 def test_over_tls_the_name_is_sent_and_checked_though_an_address_is_dialled(
@@ -677,10 +677,10 @@ def test_the_check_of_certificates_cannot_be_switched_off(
 
 
 def test_authorities_named_in_the_environment_are_not_for_pages(
-    serve: Serve, open_reader: OpenReader, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    serve: Serve, open_reader: OpenReader, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ):
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-        monkeypatch.setenv(name, str(tmp_path / "server.pem"))
+        monkeypatch.setenv(name, str(CERTIFICATE))
     _load_tls.cache_clear()
     server = serve(html, tls=tls)
     url = server.url().replace("http://127.0.0.1", "https://localhost")

@@ -4,6 +4,8 @@ import socket
 import threading
 from contextlib import suppress
 
+BACKLOG = 256
+
 Address = str | tuple[str, int]
 """The path of a Unix socket, or a host and a port."""
 
@@ -17,15 +19,23 @@ class Proxy:
         self._open: set[socket.socket] = set()
         self._flowing = threading.Event()
         self._flowing.set()
+        self._accepting = threading.Event()
+        self._parked = threading.Event()
         self._listener: socket.socket | None = None
+        self._fillers: list[socket.socket] = []
         self.port = 0
         self.restore()
 
     def restore(self) -> None:
         """Take connections and let everything through."""
         self._flowing.set()
-        if self._listener is None:
-            listener = socket.create_server(("127.0.0.1", self.port), backlog=256)
+        self._accepting.set()
+        while self._fillers:
+            self._fillers.pop().close()
+        if self._listener is not None:
+            self._listener.listen(BACKLOG)
+        else:
+            listener = socket.create_server(("127.0.0.1", self.port), backlog=BACKLOG)
             self.port = listener.getsockname()[1]
             self._listener = listener
             threading.Thread(target=self._accept, args=(listener,), name="proxy", daemon=True).start()
@@ -49,14 +59,33 @@ class Proxy:
         """Take connections and keep them open, but let nothing through any more: a half-open network."""
         self._flowing.clear()
 
+    def swallow_connections(self) -> None:
+        """End all connections, and answer no new one: nobody accepts, and the queue of the listener is full."""
+        assert self._listener is not None
+        self._accepting.clear()
+        self._parked.clear()
+        # The thread sits in accept: it takes one more, and then waits.
+        socket.create_connection(("127.0.0.1", self.port)).close()
+        assert self._parked.wait(10)
+        self._listener.listen(0)
+        self._fillers = [socket.socket() for _ in range(8)]
+        for filler in self._fillers:
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", self.port))
+        self.cut()
+
     def close(self) -> None:
         """End everything."""
         self.refuse()
         self._flowing.set()
+        self._accepting.set()
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
             while True:
+                if not self._accepting.is_set():
+                    self._parked.set()
+                    self._accepting.wait()
                 near, _ = listener.accept()
                 threading.Thread(target=self._serve, args=(near,), daemon=True).start()
 

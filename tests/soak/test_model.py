@@ -1,8 +1,10 @@
-"""The model's server fails for a while, and its answers break off."""
+"""The model's server fails for a while, its answers break off, and the way to it swallows connections."""
 
+import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,16 @@ import pytest
 
 from gligabao.records import INTERRUPTED
 from gligabao.simulator.replies import Reply, call, drop, error, malformed, raw, searched, text, tool_calls
+from tests.checker import read_rows
+from tests.script import POINTS_PER_STEP, Gate
+from tests.site import Site
+from tests.soak.proxy import Proxy
+from tests.teams import wait_until
 from tests.world import World
 
 OVERLOADED_SECONDS = 60
+SILENT_SECONDS = 60
+RESEARCHES = 10
 STOP_SECONDS = 1.0
 
 BROKEN = {
@@ -98,3 +107,60 @@ def test_a_stop_during_back_off(worlds: dict[str, World], figures: Callable[[str
         assert {run["error"] for run in found.runs} == {INTERRUPTED}
     assert slowest <= STOP_SECONDS
     figures(f"30 agents in a back-off wait: all ended {slowest:.2f} s after the stop")
+
+
+class Silenced:
+    """A server whose way to the model swallows connections in the middle of its researches."""
+
+    def __init__(self, database_url: str, folder: Path, stack: ExitStack) -> None:
+        folder.mkdir()
+        self.site = stack.enter_context(Site(database_url, folder))
+        self.way = Proxy(("127.0.0.1", int(self.site.simulator.address.rpartition(":")[2])))
+        stack.callback(self.way.close)
+        self.site.serve(anthropic_base_url=f"http://127.0.0.1:{self.way.port}")
+
+    def start_and_silence(self) -> None:
+        """Have all researches read a page, when nobody waits for the model; then silence the way to it."""
+        gate = Gate()
+        for _ in range(RESEARCHES):
+            topic = self.site.script.new_topic()
+            self.site.script.points.arm(topic, 7 * POINTS_PER_STEP + 3, gate.stand)
+            self.site.start(topic=topic)
+        gate.wait_for(RESEARCHES)
+        self.way.swallow_connections()
+        gate.open()
+
+    def retried(self) -> list[int]:
+        """Return the run of each state that shows a connection tried again."""
+        states = read_rows(self.site.database_url)[1]
+        return [state["run_id"] for state in states if "connection failed, retry" in state["detail"]]
+
+
+def test_connections_swallowed_for_a_minute(
+    sqlite_url: str, postgres_url: str, tmp_path: Path, figures: Callable[[str], None]
+) -> None:
+    with ExitStack() as stack:
+        both = [
+            Silenced(url, tmp_path / name, stack) for name, url in (("sqlite", sqlite_url), ("postgres", postgres_url))
+        ]
+        for one in both:
+            one.start_and_silence()
+        until = time.monotonic() + SILENT_SECONDS
+        for one in both:
+            wait_until(lambda one=one: len(set(one.retried())) == RESEARCHES)
+        threading.Event().wait(until - time.monotonic())
+        for one in both:
+            one.way.restore()
+        began = time.monotonic()
+        found = []
+        for one in both:
+            one.site.wait_until_idle(150)
+            assert one.site.stop(signal.SIGTERM)[0] == 0
+            found.append(one.site.check(max_lost_calls=0))
+        seconds = time.monotonic() - began
+    assert [checked.ends for checked in found] == [{"answered": RESEARCHES}] * 2
+    retries = sum(len(one.retried()) for one in both)
+    figures(
+        f"connections swallowed for {SILENT_SECONDS} s: {RESEARCHES} researches on each database completed within "
+        f"{seconds:.0f} s after it, {retries} failed connections shown as retries, no call lost"
+    )

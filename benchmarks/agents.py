@@ -71,7 +71,7 @@ def work(database_url: str, model_url: str, agents: int, steps: int) -> dict:
                 data_dir=Path(folder),
                 anthropic_api_key="k",
                 anthropic_base_url=model_url,
-                fetch_allow=["127.0.0.1"],
+                fetch_allow=["127.0.0.1", "::1"],
                 max_working=agents,
             )
         )
@@ -186,7 +186,7 @@ def _bars(load: Load, found: dict) -> list[Bar]:
     faults = _faults(load, found)
     what = f"{load.agents:,} agents, {load.latency_seconds:g} s a model call, {load.database}"
     what += ", pages over TLS" if load.pages_over == "https" else ""
-    bars = [Bar(what, "no error, every state stored", "; ".join(faults) or "so it was", not faults)]
+    bars = [Bar(what, "no error, every state stored", "; ".join(faults) or "yes", not faults)]
     if load.agents >= 1000:
         peak = found["peak_mb"]
         bars.append(Bar(f"memory of the process with {what}", f"under {MAX_MB:,} MB", f"{peak:,.0f} MB", peak < MAX_MB))

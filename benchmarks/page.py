@@ -33,7 +33,7 @@ def read_pages(urls: dict[str, str], pages: int) -> dict[str, float]:
     trust_test_pages()
     costs: dict[str, list[float]] = {way: [] for way in urls}
     watchdog = Watchdog()
-    reader = PageReader(allow=Allow.parse(["127.0.0.1"]), cancel=Cancel(), watchdog=watchdog)
+    reader = PageReader(allow=Allow.parse(["127.0.0.1", "::1"]), cancel=Cancel(), watchdog=watchdog)
     for number in range(pages + 1):
         for way, url in urls.items():
             before = time.process_time()

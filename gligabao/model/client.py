@@ -148,7 +148,8 @@ class ModelServer:
             with self.open_http(probe) as http, suppress(httpx2.HTTPError):
                 http.get(self._base_url, timeout=1)
         except (ValueError, ImportError, httpx2.InvalidURL) as error:
-            raise StartError(f"the proxy that the environment names for the model cannot be used: {error}") from error
+            what = "proxy that the environment names for the model" if self._proxy else "address of the model"
+            raise StartError(f"the {what} cannot be used: {error}") from error
         if not probe.was_asked:
             raise StartError(
                 "model calls could not be stopped: the installed httpx2 or httpcore2 makes connections in its own way; "

@@ -130,7 +130,7 @@ def test_every_tool_of_an_agent_is_described():
 
 def test_the_limits_of_the_tools_are_those_of_the_code():
     chapter = section(read("docs/how-it-works.md"), "## The tools")
-    searching = section(chapter, "### web_search")
+    searching = " ".join(section(chapter, "### web_search").split())
     for limit in (TOOL["type"], f"at most {TOOL['max_uses']} searches", f"{FIRST_TOKENS:,} tokens"):
         assert limit in searching
     assert f"at most {SECOND_TOKENS:,}." in searching

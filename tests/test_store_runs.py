@@ -8,8 +8,9 @@ from decimal import Decimal
 import pytest
 
 from gligabao.errors import Conflict, RunLost
-from gligabao.records import Ending, NewRun, State, StateName, Status, StopReason, Totals, Usage
+from gligabao.records import Ending, NewRun, State, StateName, Status, StopReason, Totals, Usage, other_clock
 from gligabao.store.runs import Runs
+from tests.faulty import FaultyDatabase
 
 OWNER = "node-1"
 T0, T1, T2, T3 = (f"2099-11-01T10:00:0{second}.120Z" for second in range(4))
@@ -63,6 +64,20 @@ def listed(runs, user_id="u1", *, status=None, parent_id=None, before=None, limi
 
 
 # The start
+
+
+def test_a_run_begins_after_the_moment_in_which_those_of_its_user_were_counted(db):
+    """Otherwise the times of four runs could overlap although three were allowed and no more were at work."""
+    clock = [1_000.0]
+
+    def meddle(made):
+        clock[0] += 60 if made == "count_working" else 0
+
+    faulty = FaultyDatabase().over(db)
+    faulty.meddle = meddle
+    with other_clock(lambda: clock[0]):
+        run = start(Runs(faulty))
+    assert run.created_at == "1970-01-01T00:17:40.000Z"
 
 
 def test_a_started_run_is_at_work_and_starting(runs):

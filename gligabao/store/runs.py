@@ -42,8 +42,6 @@ class Runs:
         Raises `Conflict` when the user already has `max_working` researches at work (a sub-agent is neither counted
         nor refused), or when the parent already has a sub-agent of that name; `RunLost` when the parent has ended.
         """
-        created_at = records.now()
-        first = State(seq=1, state=StateName.STARTING, step=0, detail="", started_at=created_at)
         try:
             with self._db.transaction() as tx:
                 if new.parent_id is None:
@@ -53,7 +51,9 @@ class Runs:
                     tx.fetch_one("lock_start", owner=owner)
                     if not tx.fetch_one("lock_parent", id=new.parent_id, owner=owner):
                         raise RunLost(_lost(new.parent_id))
-                run = _insert_run(tx, new, owner, created_at)
+                # Only now: a time from before the count would lie in the life of a run that has ended since.
+                run = _insert_run(tx, new, owner, records.now())
+                first = State(seq=1, state=StateName.STARTING, step=0, detail="", started_at=run.created_at)
                 _save_states(tx, run.id, [first])
         except StoreConflict:
             raise Conflict(f'there is a sub-agent "{new.name}" already: choose another name') from None

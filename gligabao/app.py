@@ -4,6 +4,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from flask import Flask
@@ -77,33 +78,18 @@ def open_services(
     """
     prompts = Prompts.load()
     allow = Allow.parse(config.fetch_allow)
-    lock = NodeLock(node_lock_path(config.database_url, config.data_dir))
-    predecessor = lock.acquire()
-    try:
-        db = open_db(config.database_url)
-        try:
-            migrate(db)
-            runs = Runs(db)
-            node_id = str(uuid.uuid4())
-            _end_orphans(db, runs, predecessor)
-            lock.claim(node_id)
-        except BaseException:
-            db.close()
-            raise
-    except BaseException:
-        lock.release()
-        raise
     watchdog = Watchdog()
-    watchdog.start()
-    model = ModelServer(
-        api_key=config.anthropic_api_key,
-        base_url=config.anthropic_base_url,
-        prices=Prices(config.prices),
-        watchdog=watchdog,
-        timeout_seconds=config.model_timeout_seconds,
-        prompt_cache=config.prompt_cache,
-    )
-    model.load(config.model)
+    model = _open_model(config, watchdog)
+    with ExitStack() as undo:
+        lock = NodeLock(node_lock_path(config.database_url, config.data_dir))
+        predecessor = lock.acquire()
+        undo.callback(lock.release)
+        db = open_db(config.database_url)
+        undo.callback(db.close)
+        runs, node_id = _take_over(db, predecessor)
+        lock.claim(node_id)
+        watchdog.start()
+        undo.pop_all()
     shared = Shared(
         config=config,
         runs=runs,
@@ -115,14 +101,13 @@ def open_services(
         closing=threading.Event(),
     )
     manager = Manager(shared)
-    handlers = Handlers(config=config, db=db, runs=runs, manager=manager)
     long_answers = LongAnswers(threads=config.threads)
     return Services(
         config=config,
         db=db,
         runs=runs,
         manager=manager,
-        handlers=handlers,
+        handlers=Handlers(config=config, db=db, runs=runs, manager=manager),
         watchdog=watchdog,
         lock=lock,
         long_answers=long_answers,
@@ -143,6 +128,27 @@ def create_app(services: Services) -> Flask:
     app.register_blueprint(make_api(services.handlers))
     app.after_request(finish)
     return app
+
+
+def _open_model(config: Config, watchdog: Watchdog) -> ModelServer:
+    model = ModelServer(
+        api_key=config.anthropic_api_key,
+        base_url=config.anthropic_base_url,
+        prices=Prices(config.prices),
+        watchdog=watchdog,
+        timeout_seconds=config.model_timeout_seconds,
+        prompt_cache=config.prompt_cache,
+    )
+    model.load(config.model)
+    return model
+
+
+def _take_over(db: Database, predecessor: str | None) -> tuple[Runs, str]:
+    """Bring the schema up, end what a dead predecessor left, and return the runs and the id of this node."""
+    migrate(db)
+    runs = Runs(db)
+    _end_orphans(db, runs, predecessor)
+    return runs, str(uuid.uuid4())
 
 
 def _end_orphans(db: Database, runs: Runs, predecessor: str | None) -> None:

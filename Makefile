@@ -1,4 +1,4 @@
-# Every target makes the virtual environment it needs: with uv where it is on PATH, else with venv and pip.
+# Every target creates the virtual environment it needs: with uv if it is on PATH, otherwise with venv and pip.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin

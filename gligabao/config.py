@@ -213,7 +213,7 @@ class Config(BaseModel):
     def _refuse_open_door(self) -> Self:
         if self.auth == "off" and not self.insecure and not _is_loopback(self.host):
             raise ValueError(
-                f"{self.host} is reached from other machines, and with auth = off whoever reaches it is let in:"
+                f"{self.host} can be reached from other machines, and auth = off lets everyone in who can reach it:"
                 ' set auth = "keys", or allow it with insecure = true (--insecure)'
             )
         return self
@@ -235,7 +235,7 @@ class Config(BaseModel):
 
 
 def _default_memory_model(known: dict[str, Any]) -> str:
-    """A server of one's own may have one model only; Anthropic has a cheaper one for this."""
+    """Your own server may have only one model; Anthropic has a cheaper one for this."""
     own_server = known.get("anthropic_base_url") is not None
     return str(known.get("model", "")) if own_server else "claude-haiku-5-5"
 

@@ -1,8 +1,8 @@
 """The log: one line an event on standard error, as text or JSON, with secrets taken out.
 
-Owns the format and the redaction of every line, whoever logs it: gligabao, a library or gunicorn. What is
-worth a line, and at which level, is for each room to say. Loggers are the standard library's. Who logs never waits
-for who reads: a thread of each process writes the lines.
+Owns the format and the redaction of every line, whether gligabao, a library or gunicorn logs it. Each room decides
+what is worth a line, and at which level. Loggers are the standard library's. Logging never blocks: a background thread
+writes the lines.
 """
 
 import json
@@ -63,7 +63,7 @@ _PATTERNS: list[tuple[re.Pattern[str], str]] = [
     (re.compile(r"(?i)\b(bearer\s+)[\w.~+/-]{16,}"), rf"\1{GONE}"),
     # libpq's other form, and the query of a database URL.
     (re.compile(r"(?i)(password\s*=\s*)(?:'(?:[^'\\]|\\.)*'|[^\s&'\"]+)"), rf"\1{GONE}"),
-    # A database URL: up to its last @, since a password typed in by hand may hold any sign.
+    # A database URL: up to its last @, since a password typed in by hand may contain any character.
     (re.compile(r"(?i)(\bpostgres(?:ql)?://[^\s:/@]*):\S{0,500}@"), rf"\1:{GONE}@"),
     (re.compile(r"(?<=://)([^\s:/?#@]*):[^\s/?#]*@"), rf"\1:{GONE}@"),
 ]
@@ -123,7 +123,7 @@ _ESCAPES = {
     0x2028: "\\u2028",
     0x2029: "\\u2029",
 }
-"""Signs that break a line, or that a terminal would obey."""
+"""Characters that break a line, or that a terminal would obey."""
 
 
 class _Formatter(logging.Formatter):
@@ -277,7 +277,7 @@ def _write(descriptor: int, lines: Iterable[bytes]) -> None:
 
 
 def _packs(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Put lines together up to the size at which a pipe takes them whole, whoever else writes to it."""
+    """Put lines together up to the size at which a pipe takes them whole, even if other processes write to it."""
     pack = b""
     for line in lines:
         if pack and len(pack) + len(line) > select.PIPE_BUF:

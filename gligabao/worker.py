@@ -158,7 +158,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
     def _drain(self, conn: Any, sock: socket.socket) -> None:
         if conn not in self._lingering:
-            return  # let go since the poller saw something of it, for want of room
+            return  # closed to make room, after the poller had seen something on it
         try:
             is_open = bool(sock.recv(DRAIN_BYTES))
         except BlockingIOError:
@@ -195,7 +195,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
                 take(conn, conn.sock)
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
-        """Answer what is no request of HTTP: with a 4xx, because the fault is not ours (gunicorn has one 501)."""
+        """Answer bytes that are not valid HTTP with a 4xx: the fault is the client's. gunicorn has one 501."""
         if isinstance(exc, UnsupportedTransferCoding):
             exc = InvalidHeader(f"Transfer-Encoding: {exc}")
         super().handle_error(req, client, addr, exc)

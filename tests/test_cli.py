@@ -143,7 +143,7 @@ def test_config_reads_the_file_that_is_named(tmp_path):
     ("text", "message"),
     [
         ("prot = 1", "prot (gligabao.toml): unknown key, did you mean port?"),
-        ('host = "0.0.0.0"', "host (gligabao.toml): 0.0.0.0 is reached from other machines"),
+        ('host = "0.0.0.0"', "host (gligabao.toml): 0.0.0.0 can be reached from other machines"),
         ("port =", "configuration file gligabao.toml: cannot be read as TOML"),
     ],
 )

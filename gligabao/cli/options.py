@@ -24,12 +24,12 @@ _OPTIONS = (
     click.option(
         "--user",
         envvar="GLIGABAO_USER",
-        help="Whose researches.  [default: the login name, or the user of the API key; env: GLIGABAO_USER]",
+        help="The owner of the researches.  [default: the login name, or the user of the API key; env: GLIGABAO_USER]",
     ),
     click.option(
         "--api-key",
         envvar="GLIGABAO_API_KEY",
-        help="The key, where the server asks for one.  [env: GLIGABAO_API_KEY]",
+        help="The API key, if the server asks for one.  [env: GLIGABAO_API_KEY]",
     ),
 )
 
@@ -40,7 +40,7 @@ def output_option(command: Decorated) -> Decorated:
         "-o",
         "--output",
         type=click.Choice(["text", "json"]),
-        help="How to print.  [default: text on a terminal, json else]",
+        help="Output format.  [default: text on a terminal, otherwise json]",
     )(command)
 
 
@@ -74,12 +74,12 @@ def _open_printer(output: str | None) -> "Printer":
 
 
 def login_name() -> str:
-    """Return the login name as a user id: signs that an id cannot have become underscores."""
+    """Return the login name as a user id, with underscores for characters that an id cannot contain."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError, ImportError):  # what an account without a name raises differs between Pythons
         name = ""
     user_id = re.sub(r"[^A-Za-z0-9._@:-]", "_", name)[:128]
     if not re.search(r"[A-Za-z0-9]", user_id):
-        raise click.UsageError("the login name makes no user id: name one with --user (or GLIGABAO_USER)")
+        raise click.UsageError("the login name cannot be used as a user id: name one with --user (or GLIGABAO_USER)")
     return user_id

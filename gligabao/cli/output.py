@@ -57,8 +57,8 @@ def print_report(run: Run) -> None:
 def print_json(value: object) -> None:
     """Print a value as JSON."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    # The same JSON, without signs that a terminal would obey or that cannot be written as UTF-8.
-    text = re.sub(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff]", lambda sign: f"\\u{ord(sign[0]):04x}", text)
+    # The same JSON, without characters that a terminal would obey or that cannot be written as UTF-8.
+    text = re.sub(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -90,7 +90,7 @@ def _print_fitted(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """Write text as it is; what the stream's encoding lacks becomes an escape."""
+    """Write text unchanged, with escapes for characters that the stream's encoding lacks."""
     encoding = stream.encoding or "utf-8"
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()

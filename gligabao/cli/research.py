@@ -27,11 +27,13 @@ def research() -> None:
 @click.argument("topic", required=False)
 @click.option("--max-steps", type=int, help="The most steps it may take.  [default: 20, at most 40]")
 @click.option("--model", help="The model it runs on.  [default: the model of the server]")
-@click.option("--dataset", help="Kept for the knowledge base, which is not in this version yet.  [default: main]")
+@click.option(
+    "--dataset", help="The dataset of the knowledge base, which this version does not have yet.  [default: main]"
+)
 @click.option(
     "--json", "body_text", metavar="BODY", help="The whole request body, or @FILE to read it from, instead of TOPIC."
 )
-@click.option("--wait", is_flag=True, help="Show the states as they come, and print the run when it has ended.")
+@click.option("--wait", is_flag=True, help="Show the states as they happen, and print the run when it has ended.")
 @click.option("--raw", is_flag=True, help="With --wait: print only the report.")
 @server_options
 def start(
@@ -52,7 +54,7 @@ def start(
 
 
 @research.command()
-@click.option("--active", is_flag=True, help="Only those that work now.")
+@click.option("--active", is_flag=True, help="Only those at work now.")
 @click.option("--status", type=click.Choice(["running", "completed", "failed"]), help="Only those with this status.")
 @click.option("--parent", "parent_id", type=int, metavar="ID", help="Only the sub-agents of this run.")
 @click.option("--limit", type=int, metavar="N", help="At most this many.  [default: 50, at most 500]")
@@ -136,7 +138,7 @@ def _read_body(topic: str | None, body_text: str | None, given: dict[str, Any]) 
 
 def _read_input() -> str:
     try:
-        # The bytes: in some locales Python would turn what is no text into something that looks like it.
+        # As bytes: in some locales Python would decode bytes that are not text into something that looks like text.
         return sys.stdin.buffer.read().decode("utf-8").strip()
     except UnicodeDecodeError:
         raise click.UsageError("standard input is not text in UTF-8") from None
@@ -164,11 +166,11 @@ def _read_body_file(path: Path) -> str:
 
 
 def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        raise ValueError("a key is given twice")
+        raise ValueError("a key appears twice")
     return made

@@ -22,7 +22,7 @@ _STOPPING = {signal.SIGINT, signal.SIGTERM}
 def simulate(port: int) -> None:
     """Run a simulated Messages API with a few sample pages, until SIGTERM or Ctrl-C.
 
-    For trying and testing without a key: no real model is asked.
+    To try gligabao, or to test, without a key: no real model is asked.
     """
     # Blocked before the simulator starts its threads, which inherit this, so that sigwait gets the signals.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)

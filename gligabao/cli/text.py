@@ -11,7 +11,7 @@ _CONTROLS = re.compile(
     | \x1b [ -/]* [0-~]?
     | [\x00-\x08\x0b-\x1f\x7f-\x9f]                                # any other control but tab and line feed
     | [\u202a-\u202e\u2066-\u2069]                                # bidi controls, which reorder what follows
-    | [\ud800-\udfff]                                              # halves of a sign, which cannot be printed
+    | [\ud800-\udfff]                                              # halves of a character, which cannot be printed
     """
 )
 

@@ -171,7 +171,7 @@ def _split_port(entry: str) -> tuple[str, int | None]:
 
 
 def _as_name(host: str) -> str:
-    """Return the name as it will be dialled; raises ValueError (requests' InvalidURL is one) for what is no name."""
+    """Return the name as it will be dialled. Raises ValueError (requests' InvalidURL is one) if it is not a name."""
     # The way that a URL takes too, so that both come to the same spelling.
     prepared = requests.Request("GET", f"http://{host}/").prepare().url or ""
     name = str(urlsplit(prepared).hostname or "").removesuffix(".")

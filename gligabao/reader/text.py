@@ -21,7 +21,7 @@ _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
 )
-"""Signs that nobody sees: controls, zero-width ones, those that turn the direction, tags, and halves of a pair."""
+"""Invisible characters: controls, zero-width ones, those that change the direction, tags, and halves of a pair."""
 
 _NONE, _SPACE, _CELL, _LINE, _PARAGRAPH = range(5)
 _GAPS = ("", " ", "\t", "\n", "\n\n")

@@ -119,7 +119,7 @@ class AnswerWatch:
         self._key = self._watchdog.arm(seconds, self._look)
 
     def _look(self) -> None:
-        """Cut the answer if that is due, else look again later. Called by the watchdog."""
+        """Cut the answer if that is due, otherwise look again later. Called by the watchdog."""
         with self._lock:
             if self._is_over:
                 return

@@ -59,6 +59,12 @@ def _check_http_url(value: str) -> str:
     return value
 
 
+def _check_base_url(value: str) -> str:
+    if re.search(r"[?#]", value):
+        raise ValueError("must not contain ? or #: the path of each call is added at its end")
+    return value
+
+
 def _check_database_url(value: str) -> str:
     is_file = re.fullmatch(r"sqlite:///[^\x00-\x1f]+", value)
     is_server = value.startswith("postgresql://") and (url := _split(value))
@@ -150,7 +156,7 @@ class Config(BaseModel):
     data_dir: Path = Field(Path("."), strict=False)
     """Where `node.lock` lies on Postgres."""
     anthropic_api_key: Key = None
-    anthropic_base_url: HttpUrl | None = None
+    anthropic_base_url: Annotated[HttpUrl, AfterValidator(_check_base_url)] | None = None
     model: Text = "claude-sonnet-5-5"
     """The model of agents that name none."""
     memory_model: Text = Field(default_factory=lambda known: _default_memory_model(known))

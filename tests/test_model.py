@@ -159,7 +159,6 @@ def test_what_does_not_pass_fails_after_the_last_retry(connect, simulator):
         replies.error(401),
         replies.error(403),
         replies.error(404),
-        replies.error(409),
         replies.error(429, message="You have reached your specified API usage limits"),
         replies.raw(
             {
@@ -252,7 +251,7 @@ def test_an_answer_thrown_away_is_counted(connect, simulator):
     with pytest.raises(ModelRefused, match="the model refused to answer: cyber: no exploits"):
         connect().ask(request("refuse"), observer)
     assert observer.usage.input_tokens > 0
-    unusable = {"content": "none", "usage": {"input_tokens": 7, "output_tokens": 3}}
+    unusable = {"content": [1], "usage": {"input_tokens": 7, "output_tokens": 3}}
     simulator.play("unusable", replies.raw(unusable), replies.text("Good."))
     observer = FakeObserver()
     connect().ask(request("unusable"), observer)
@@ -404,8 +403,8 @@ def test_the_retries_take_about_three_minutes():
 @pytest.mark.parametrize(
     "answer",
     [
-        {"content": [], "stop_reason": "end_turn", "usage": {"input_tokens": 10**30, "output_tokens": 1}},
-        {"content": [], "stop_reason": "end_turn", "usage": {"input_tokens": -1, "output_tokens": 1}},
+        {"content": 3, "stop_reason": "end_turn", "usage": {"input_tokens": 1, "output_tokens": 1}},
+        {"content": {}, "stop_reason": "end_turn", "usage": {"input_tokens": 1, "output_tokens": 1}},
         {"content": [{"type": "text"}], "stop_reason": "end_turn", "usage": {"input_tokens": 1, "output_tokens": 1}},
         {"content": [{"text": "x"}], "stop_reason": "end_turn", "usage": {"input_tokens": 1, "output_tokens": 1}},
     ],

@@ -167,9 +167,7 @@ MALFORMED = [
     ([], "the body must be a JSON object"),
     ({"usage": {}}, "content is missing"),
     ({"content": [1], "usage": {}}, "content.0 must be a JSON object"),
-    ({"content": [], "usage": {"output_tokens": -1}}, "usage.output_tokens must be at least 0"),
-    ({"content": [], "usage": {"input_tokens": "x"}}, "usage.input_tokens must be a whole number"),
-    ({"content": [], "usage": {}, "stop_reason": 3}, "stop_reason must be a string"),
+    ({"content": 3, "usage": {}}, "content must be a list"),
 ]
 
 
@@ -182,8 +180,7 @@ def test_a_malformed_answer_of_the_model_is_told_by_field(body, told):
 
 def test_malformed_answers_of_the_model_are_told_in_plain_words():
     bodies = [{"content": value, "usage": {}} for value in VALUES]
-    bodies += [{"content": [], "usage": value} for value in [*VALUES, *inputs_of(RawUsage)]]
-    bodies += [{"content": [], "usage": {}, "stop_reason": value} for value in VALUES]
+    bodies += [{"content": [value], "usage": {}} for value in VALUES]
     refused = 0
     for body in bodies:
         try:

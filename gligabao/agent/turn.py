@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gligabao.errors import ModelError, PromptTooLong
 from gligabao.model.conversation import Block, Conversation, Tools
-from gligabao.model.reply import Reply, ToolCall
+from gligabao.model.reply import Reply, ToolCall, sendable
 
 MAX_CONTINUATIONS = 3
 CUT_MARK = "[cut: output limit reached]"
@@ -86,11 +86,6 @@ def _ask(ask: Ask, tools: Tools) -> Reply:
         if tools is not Tools.ABSENT or not error.is_refusal_of_request:
             raise
         return ask(Tools.LISTED)
-
-
-def sendable(content: list[Block]) -> list[Block]:
-    """Return an answer as it goes back to the model: as it came, but for blank texts, which the API refuses."""
-    return [block for block in content if block["type"] != "text" or block["text"].strip()]
 
 
 def _report(text: str, reply: Reply) -> Answer:

@@ -6,13 +6,16 @@ is worth retrying, continues what the model paused, counts what every answered c
 by cancelling even when the server never answers.
 """
 
+import json
 import logging
 import random
+import re
 import ssl
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import anthropic
@@ -22,11 +25,20 @@ from gligabao.cancel import Cancel, Watchdog
 from gligabao.errors import ModelError, ModelRefused, StartError, Unavailable
 from gligabao.logs import redact
 from gligabao.model.conversation import Block, Conversation, Tools
-from gligabao.model.failures import Failure, from_sdk, malformed
+from gligabao.model.failures import Failure, from_error_body, from_sdk, malformed, not_the_api, timed_out
 from gligabao.model.intake import bound
 from gligabao.model.prices import Prices
 from gligabao.model.proxy import find_proxy
-from gligabao.model.reply import MalformedAnswer, Reply, decode, parse_reply, parse_usage
+from gligabao.model.reply import (
+    Counted,
+    MalformedAnswer,
+    Reply,
+    decode,
+    parse_reply,
+    parse_usage,
+    sendable,
+    with_good_ids,
+)
 from gligabao.model.transport import LineTransport, Probe
 from gligabao.network.line import CONNECT_SECONDS, Line
 from gligabao.records import Usage
@@ -95,10 +107,10 @@ class ModelServer:
         self.prompt_cache = prompt_cache
         self.retrying = retrying or Retrying()
         self.watchdog = watchdog
-        self.refused_fields: set[str] = set()
-        """Optional fields that this server will not have; they are not sent again."""
+        self.refused_fields: set[tuple[str, str, str]] = set()
+        """Optional fields that this server will not have, by model and value; they are not sent again."""
         self._api_key = api_key
-        self._base_url = base_url or "https://api.anthropic.com"
+        self._base_url = _without_version(base_url or "https://api.anthropic.com")
         self._proxy = find_proxy(self._base_url)
         self._ssl = ssl.create_default_context()
 
@@ -166,6 +178,8 @@ class ModelConnection:
         self._line = Line()
         self._http = model.open_http(self._line)
         self._client = model.open_client(self._http)
+        self._tool_ids: set[str] = set()
+        """Ids of all tool calls so far."""
 
     def close(self) -> None:
         """Give the connection back to the system."""
@@ -179,8 +193,8 @@ class ModelConnection:
         """
         content: list[Block] = []
         for _ in range(MAX_PAUSES + 1):
-            reply = self._attempt_until_answered(request, content, observer)
-            content += reply.content
+            reply = self._attempt_until_answered(request, sendable(content), observer)
+            content += with_good_ids(reply.content, self._tool_ids)
             if reply.stop_reason == "refusal":
                 raise ModelRefused(_refusal(reply))
             if reply.stop_reason != "pause_turn":
@@ -190,7 +204,7 @@ class ModelConnection:
     def _attempt_until_answered(self, request: Request, paused: list[Block], observer: CallObserver) -> Reply:
         policy = self._model.retrying
         give_up_at = None
-        timeouts = retry = 0
+        failed: Counter[str] = Counter()
         while True:
             self._cancel.check()
             observer.calling()
@@ -203,28 +217,34 @@ class ModelConnection:
             now = time.monotonic()
             give_up_at = give_up_at or now + policy.total_seconds
             left_seconds = give_up_at - now
-            timeouts += outcome.kind == "timed out"
-            retry += 1
+            failed[outcome.kind] += 1
+            retry = failed.total()
             wait_seconds = outcome.retry_after_seconds
             if wait_seconds is None:
                 # Attempts take time too: the last one is made earlier rather than not at all.
                 wait_seconds = min(policy.wait_seconds(retry), max(0.0, left_seconds))
             too_late = left_seconds <= 0 or wait_seconds > left_seconds
-            if not outcome.worth_retrying or timeouts > 1 or retry > policy.retries or too_late:
+            of_kind = policy.retries if outcome.max_retries is None else outcome.max_retries
+            too_often = retry > policy.retries or failed[outcome.kind] > of_kind
+            if not outcome.worth_retrying or too_often or too_late:
                 raise outcome.as_error(retries=retry - 1)
             observer.retrying(f"{outcome.kind}, retry {retry} of {policy.retries}")
             self._cancel.wait(wait_seconds)
 
     def _leave_out_refused(self, request: Request, failure: Failure) -> bool:
         """Note an optional field that the server named as refused; True if the call is worth making without it."""
-        optional = set(request.options)
-        if self._model.prompt_cache == "auto":
-            optional.add("cache_control")
-        refused = {name for name in optional - self._model.refused_fields if failure.refuses(name)}
+        refused = {use for use in self._optional_uses(request) if failure.refuses(use[1])}
         if refused:
-            log.warning("the model's server refuses %s: going on without", ", ".join(sorted(refused)))
+            log.warning("the model's server refuses %s: going on without", ", ".join(sorted(use[1] for use in refused)))
         self._model.refused_fields |= refused
         return bool(refused)
+
+    def _optional_uses(self, request: Request) -> set[tuple[str, str, str]]:
+        """Return the fields that are sent although the server may not take them."""
+        uses = {_use(request, name) for name in request.options}
+        if self._model.prompt_cache == "auto":
+            uses.add(_CACHING)
+        return uses - self._model.refused_fields
 
     def _attempt(self, request: Request, paused: list[Block], observer: CallObserver) -> Reply | Failure:
         body = request.conversation.body(tools=request.tools, paused=paused, **self._fields(request))
@@ -233,30 +253,60 @@ class ModelConnection:
             try:
                 response = self._client.post("/v1/messages", content=body, cast_to=httpx2.Response)
             except anthropic.APIError as error:
-                if watch.expired:
-                    return Failure("timed out", f"no answer within {seconds:g} s", worth_retrying=True)
-                return from_sdk(error)
+                return timed_out(seconds) if watch.expired else from_sdk(error)
         return self._read_answer(request, response, observer)
 
     def _fields(self, request: Request) -> dict[str, Any]:
         refused = self._model.refused_fields
         fields: dict[str, Any] = {"model": request.model, "max_tokens": request.max_tokens}
-        if self._model.prompt_cache != "off" and "cache_control" not in refused:
+        if self._model.prompt_cache != "off" and _CACHING not in refused:
             fields["cache_control"] = {"type": "ephemeral"}
-        return fields | {name: value for name, value in request.options.items() if name not in refused}
+        return fields | {n: value for n, value in request.options.items() if _use(request, n) not in refused}
 
     def _read_answer(self, request: Request, response: httpx2.Response, observer: CallObserver) -> Reply | Failure:
-        body: Any = None
+        content = response.content
         try:
-            body = decode(response.content)
+            body = decode(content)
+        except (ValueError, RecursionError):
+            if _is_other_kind(content):
+                return not_the_api(content, str(response.request.url))
+            return malformed("it is not JSON that can be read")
+        counted = parse_usage(body)
+        try:
             reply = parse_reply(body)
-        except (ValueError, RecursionError) as error:  # MalformedAnswer, and what json raises
-            return malformed(str(error) if isinstance(error, MalformedAnswer) else "it is not JSON that can be read")
-        finally:
-            usage = parse_usage(body)
-            if usage is not None:
-                observer.spent(self._model.prices.price(request.model, usage))
+        except MalformedAnswer as error:
+            if counted.is_whole:
+                self._count(request, counted, observer)
+            return from_error_body(body) or malformed(str(error))
+        self._count(request, counted, observer)
         return reply
+
+    def _count(self, request: Request, counted: Counted, observer: CallObserver) -> None:
+        used = self._model.prices.price(request.model, counted.usage)
+        observer.spent(used if counted.is_whole else replace(used, cost_usd=None))
+
+
+def _without_version(base_url: str) -> str:
+    """Return the base address without the `/v1` that the SDK adds itself."""
+    corrected = re.sub(r"/v1(/messages)?/*$", "", base_url)
+    if corrected != base_url:
+        log.warning("anthropic_base_url: left out %s, which is added to each call", base_url[len(corrected) :])
+    return corrected
+
+
+def _is_other_kind(content: bytes) -> bool:
+    """Tell whether this is a web page, or a stream of events (whatever its label says)."""
+    start = content.lstrip().lower()
+    return start.startswith((b"<", b"event:", b"data:", b"id:", b":"))
+
+
+_CACHING = ("", "cache_control", "")
+"""A server takes it for all models or for none."""
+
+
+def _use(request: Request, name: str) -> tuple[str, str, str]:
+    """Return what a refusal of an optional field is about: this model, and this value of it."""
+    return request.model, name, json.dumps(request.options[name], sort_keys=True)
 
 
 def _refusal(reply: Reply) -> str:

@@ -2,15 +2,25 @@
 
 import codecs
 import json
+import math
+import re
+import secrets
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from gligabao.model.conversation import Block
 from gligabao.validation import find_faults
 
-Count = Annotated[int, Field(ge=0, le=10**9)]
+
+def _refuse_text(value: object) -> object:
+    if isinstance(value, str | bool):
+        raise ValueError("must be a number")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_refuse_text), Field(ge=0, le=10**9)]
 """Tokens in one call. A larger number is not a count, and no database could hold the sum."""
 
 
@@ -42,10 +52,19 @@ class RawUsage(BaseModel):
         return self.input_tokens + (self.cache_creation_input_tokens or 0) + (self.cache_read_input_tokens or 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What an answer tells of its own usage."""
+
+    usage: RawUsage
+    """Without the counts that cannot be right, which are 0 here."""
+    is_whole: bool
+    """False: something is missing or cannot be right, so nobody can say what the call cost."""
+
+
 class _Body(BaseModel):
     content: list[dict[str, Any]]
     stop_reason: str | None = None
-    usage: RawUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +115,35 @@ def decode(content: bytes) -> Any:
 
     Raises `ValueError` or `RecursionError` when it cannot be read.
     """
-    body = json.loads(content.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace"))
+    text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace")
+    body = json.loads(text, parse_constant=lambda name: None, parse_float=_finite)
     if b"\\ud" in content or b"\\uD" in content:  # whole pairs too, from servers that write all in ASCII
         body = json.loads(json.dumps(body, ensure_ascii=False).encode("utf-8", "ignore"))
     return body
 
 
-def parse_usage(body: Any) -> RawUsage | None:
-    """Return the usage in an answer, even in a malformed one; None when there is none that can be read."""
+def _finite(text: str) -> float | None:
+    # JSON has no infinity, so a number beyond what a float can hold could not go back to the server.
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+def parse_usage(body: Any) -> Counted:
+    """Return the usage in an answer, even in a malformed one."""
+    given = body.get("usage") if isinstance(body, dict) else None
+    given = given if isinstance(given, dict) else {}
     try:
-        return RawUsage.model_validate(body["usage"])
-    except (KeyError, TypeError, ValidationError):
-        return None
+        return Counted(RawUsage.model_validate(given), is_whole={"input_tokens", "output_tokens"} <= given.keys())
+    except ValidationError as error:
+        odd = {fault["loc"][0] for fault in error.errors()}
+        good = {name: value for name, value in given.items() if name not in odd}
+        return Counted(RawUsage.model_validate(good), is_whole=False)
 
 
 def parse_reply(body: Any) -> Reply:
     """Return the answer in a decoded body, or raise `MalformedAnswer` saying what is wrong with it."""
     try:
-        parsed = _Body.model_validate(body)
+        parsed = _Body.model_validate(_usual_form(body))
     except ValidationError as error:
         fault = find_faults(error)[0]
         raise MalformedAnswer(f"{fault.field or 'the body'} {fault.words}") from error
@@ -123,8 +153,52 @@ def parse_reply(body: Any) -> Reply:
     return Reply(parsed.content, parsed.stop_reason or "", details if isinstance(details, dict) else {})
 
 
+def _usual_form(body: Any) -> Any:
+    """Return a body whose content is a list: some servers send a text alone, or null for an empty answer."""
+    if not isinstance(body, dict) or "content" not in body:
+        return body
+    content, reason = body["content"], body.get("stop_reason")
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    return body | {
+        "content": [] if content is None else content,
+        "stop_reason": reason if isinstance(reason, str) else None,
+    }
+
+
+def with_good_ids(content: list[Block], taken: set[str]) -> list[Block]:
+    """Return the content with new ids for tool calls whose id the API would refuse, or has had before; note all ids.
+
+    The API wants every id of a conversation to be different, and made of these characters.
+    """
+    named = []
+    for block in content:
+        if block["type"] == "tool_use":
+            given = block.get("id")
+            if not isinstance(given, str) or not _TOOL_ID.fullmatch(given) or given in taken:
+                block = block | {"id": f"toolu_{secrets.token_hex(12)}"}
+            taken.add(block["id"])
+        named.append(block)
+    return named
+
+
+_TOOL_ID = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+
+
+def sendable(content: list[Block]) -> list[Block]:
+    """Return an answer as it goes back to the server: as it came, but for what the API refuses.
+
+    That is blank texts, and tool inputs that are not objects; the model is told of those in the results.
+    """
+    return [
+        block | {"input": {}} if block["type"] == "tool_use" and not isinstance(block.get("input"), dict) else block
+        for block in content
+        if block["type"] != "text" or block["text"].strip()
+    ]
+
+
 def _check_block(block: Block) -> None:
-    needed = {"text": ("text",), "tool_use": ("id", "name")}.get(str(block.get("type")), ())
+    needed = {"text": ("text",), "tool_use": ("name",)}.get(str(block.get("type")), ())
     if not isinstance(block.get("type"), str):
         raise MalformedAnswer("a content block has no type")
     for field in needed:

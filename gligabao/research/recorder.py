@@ -72,7 +72,10 @@ class Recorder:
     def spent(self, usage: Usage) -> None:
         """Count what an answered call used."""
         self._has_unsaved_usage = True
+        was_known = self._totals.usage.cost_usd is not None
         self._totals = replace(self._totals, usage=self._totals.usage + usage)
+        if was_known and usage.cost_usd is None:
+            log.warning("run %s: an answer does not say what it used: its cost is unknown from now on", self._run_id)
 
     def answered(self, step: int) -> None:
         """Count a step."""

@@ -252,7 +252,10 @@ class _Delivery:
                 self.handler.refuse(refusal)
             case Raw():
                 self.recorded.status = reply.status
-                self.handler.send_json(reply.status, reply.body)
+                if isinstance(reply.body, bytes):
+                    self.handler.send_body(reply.status, reply.body, "application/json")
+                else:
+                    self.handler.send_json(reply.status, reply.body)
             case Malformed():
                 body = self.api.seal(reply.answer, self.prompt).encode()
                 self.recorded.status = 200

@@ -62,7 +62,7 @@ class Failure(Reply):
 
 @dataclass(frozen=True)
 class Raw(Reply):
-    """Exactly this JSON, whatever it is."""
+    """Exactly this, whatever it is: JSON, or bytes that may be something else."""
 
     body: Any = None
     status: int = 200
@@ -265,5 +265,5 @@ def drop(*, midway: bool = False) -> Drop:
 
 
 def raw(body: Any, *, status: int = 200) -> Raw:
-    """Exactly this JSON."""
+    """Exactly this JSON, or these bytes."""
     return Raw(body, status)

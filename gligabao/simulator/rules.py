@@ -61,6 +61,8 @@ class Rules:
 
     def remember_pause(self, prompt: Prompt, content: list[Block]) -> None:
         """Note that this answer paused its turn: the conversation may come back ending with it."""
+        # It comes back without blank texts, which the API refuses.
+        content = [block for block in content if block["type"] != "text" or block["text"].strip()]
         with self._lock:
             self._paused[prompt.prefix_after(content)] = None
             while len(self._paused) > _MAX_PAUSES:

@@ -227,7 +227,7 @@ class FakeModel:
     """The server, seen from outside."""
 
     url: str
-    tls_url: str
+    tls_url: str = ""
     """Where its pages are over TLS."""
 
     @property

@@ -298,15 +298,15 @@ def _check_figures(name: str, run: Mapping[str, Any], entered: Sequence[State]) 
 
 
 def _possible_steps(run: Mapping[str, Any], last: State) -> list[int]:
-    """Return what may be stored as the number of steps: a step is counted when the model's turn is complete.
+    """Return what may be stored as the number of steps: a step is counted once its first model call was answered.
 
-    So it is not when the model failed. When the agent was ended from outside, or by a fault, no state tells.
+    When a call failed, or the agent was ended from outside or by a fault, no state tells whether that was the first.
     """
     step = last["step"]
     if run["status"] == "completed" or _kind(last) in ("starting", "tool"):
         return [step]
-    failed = run["stop_reason"] == "error" and run["error"] != FAULT
-    return [step - 1] if failed else [step - 1, step]
+    is_known = run["stop_reason"] == "error" and run["error"] != FAULT
+    return [step] if is_known and not run["error"].startswith("the model call failed") else [step - 1, step]
 
 
 # The runs together

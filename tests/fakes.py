@@ -57,8 +57,8 @@ class FakeObserver:
     def calling(self) -> None:
         pass
 
-    def answered(self, step: int) -> None:
-        self.lines.append(f"{step} answered")
+    def answered(self) -> None:
+        pass
 
     def ran_tool(self, error: str) -> None:
         self.errors.append(error)

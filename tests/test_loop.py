@@ -58,7 +58,7 @@ def test_text_without_a_tool_call_is_the_report():
     observer = FakeObserver()
     outcome = run(FakeConnection(text("The ", "report.")), observer=observer, topic="Topic?")
     assert (outcome.report, outcome.stop_reason) == ("The report.", StopReason.ANSWERED)
-    assert observer.lines == ["1 thinking step 1 of 5", "1 answered"]
+    assert observer.lines == ["1 thinking step 1 of 5"]
 
 
 def test_the_topic_is_the_user_turn_as_given():
@@ -77,10 +77,8 @@ def test_a_conversation_goes_on_from_any_step():
     assert [message["role"] for message in connection.requests[0]["messages"]] == ["user", "assistant", "user"]
     assert observer.lines == [
         "3 thinking step 3 of 4",
-        "3 answered",
         "3 searching ebb",
         "4 writing_report step 4 of 4, the last: writing the report",
-        "4 answered",
     ]
 
 
@@ -109,7 +107,7 @@ def test_every_call_of_an_answer_gets_one_result_in_order_in_one_message():
     )
     assert "an internal error of the server" in contents[4] and "ZeroDivision" not in contents[4]
     assert contents[5] == "(no output)"
-    assert observer.lines[2:8] == [
+    assert observer.lines[1:7] == [
         "1 searching tide",
         "1 searching missing",
         "1 using_tool Look_Up",
@@ -154,7 +152,7 @@ def test_the_last_step_lists_the_tools_but_may_not_use_them():
     assert "tool_choice" not in connection.requests[0]
     assert connection.requests[1]["tool_choice"] == {"type": "none"}
     assert connection.requests[1]["tools"] == connection.requests[0]["tools"]
-    assert observer.lines[-2:] == ["2 writing_report step 2 of 2, the last: writing the report", "2 answered"]
+    assert observer.lines[-1:] == ["2 writing_report step 2 of 2, the last: writing the report"]
 
 
 def test_a_server_that_ignores_none_is_asked_once_more_without_tools():
@@ -192,7 +190,7 @@ def test_a_cut_report_is_continued_and_joined():
     outcome = run(connection, observer=observer)
     assert outcome.report == "The report."
     assert [message["role"] for message in connection.requests[1]["messages"]] == ["user", "assistant", "user"]
-    assert observer.lines == ["1 thinking step 1 of 5", "1 answered"]
+    assert observer.lines == ["1 thinking step 1 of 5"]
 
 
 def test_a_report_that_stays_cut_says_so():
@@ -254,7 +252,7 @@ def test_a_prompt_that_is_too_long_is_shortened_and_the_next_call_is_the_last():
     kinds = [[block["type"] for block in m["content"]] for m in messages if m["role"] == "assistant"]
     assert kinds == [["thinking", "tool_use"], ["tool_use"], ["tool_use"]]
     assert connection.requests[-1]["tool_choice"] == {"type": "none"}
-    assert observer.lines[-2:] == ["4 writing_report step 4 of 5, the last: the prompt was too long", "4 answered"]
+    assert observer.lines[-1:] == ["4 writing_report step 4 of 5, the last: the prompt was too long"]
 
 
 def test_a_prompt_that_stays_too_long_is_never_sent_again_unchanged():
@@ -287,3 +285,56 @@ def test_a_stop_between_two_tools_runs_no_further_tool():
     with pytest.raises(Cancelled):
         run(connection, observer=observer)
     assert observer.errors == []
+
+
+WRITTEN = [
+    '<tool_call>\n{"name": "look_up", "arguments": {"word": "tide"}}\n</tool_call>',
+    '<function_calls>\n<invoke name="look_up">\n<parameter name="word">tide</parameter>\n</invoke>\n</function_calls>',
+    '<tool_call>{"name": "look_up"}</tool_call>\n<tool_call>{"name": "look_up", "argum',
+    '<|tool_call|>{"name": "look_up"}<|/tool_call|>',
+    '[TOOL_CALLS] [{"name": "look_up", "arguments": {"word": "tide"}}]',
+    '{"name": "look_up", "parameters": {"word": "tide"}}',
+    '{"type": "function", "function": {"name": "look_up", "arguments": "{}"}}',
+    '```json\n{"tool": "look_up", "word": "tide"}\n```',
+]
+REPORTS = [
+    "A model may write `<tool_call>` and so on: <tool_call>{}</tool_call>. That is all.",
+    '{"name": "other", "value": 3}',
+    "[1, 2]",
+    "[]",
+    '```json\n{"tides": ["high", "low"]}\n```',
+    'The call was:\n\n{"name": "look_up"}',
+]
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+def test_a_tool_call_written_as_text_is_asked_for_again(written):
+    connection = FakeConnection(text(written), calls(("look_up", {"word": "tide"})), text("Report."))
+    assert run(connection).report == "Report."
+    assert connection.requests[1]["messages"][-2]["content"] == [{"type": "text", "text": written}]
+    assert "neither a report nor a tool call" in connection.requests[1]["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+def test_a_tool_call_written_as_text_twice_is_no_report(written):
+    with pytest.raises(ModelError, match=r"^the model wrote a tool call as text in place of a report$"):
+        run(FakeConnection(text(written), text(written)))
+
+
+def test_a_tool_call_written_as_text_in_the_last_step_is_asked_for_again_too():
+    connection = FakeConnection(text(WRITTEN[0]), text("Report."))
+    assert run(connection, max_steps=1).report == "Report."
+    assert "no steps left for tools" in connection.requests[1]["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_a_report_that_quotes_a_call_or_is_other_json_is_a_report(report):
+    assert run(FakeConnection(text(report))).report == report
+
+
+@pytest.mark.parametrize("said", ["", "Let me look that up."])
+def test_an_announced_call_that_does_not_come_is_asked_for_again_and_then_an_error(said):
+    announced = text(said, stop_reason="tool_use") if said else Reply([], "tool_use", {})
+    assert run(FakeConnection(announced, text("Report."))).report == "Report."
+    with pytest.raises(ModelError, match=r"^the model announced a tool call and made none$"):
+        run(FakeConnection(announced, announced))

@@ -429,7 +429,7 @@ def test_a_message_system_that_cannot_make_an_inbox_costs_one_sub_agent_and_no_m
     cause = "the message system failed"
     assert told(world, root["topic"]) == [
         f'! sub-agent "alpha" could not be started: {cause}. Do its part yourself',
-        f"## alpha (run {alpha['id']}): failed\n{cause}",
+        f"## alpha (run {alpha['id']}): failed\n{between_markers(cause)}",
     ]
     assert (alpha["status"], alpha["stop_reason"], alpha["error"]) == ("failed", "error", cause)
     assert root["status"] == "completed"

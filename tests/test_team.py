@@ -243,7 +243,7 @@ def test_a_failed_sub_agent_does_not_fail_its_parent_which_is_told_why(world):
     alpha = children(world, root["id"])["alpha"]
     failure = "the model call failed: the request was refused (status 400): nothing doing"
     assert end_of(alpha) == ("failed", "error", failure)
-    assert told(world, root["topic"])[1] == f"## alpha (run {alpha['id']}): failed\n{failure}"
+    assert told(world, root["topic"])[1] == f"## alpha (run {alpha['id']}): failed\n{between_markers(failure)}"
     assert end_of(root) == ("completed", "answered", "")
 
 
@@ -594,7 +594,7 @@ def test_a_sub_agent_without_a_thread_has_failed_and_the_agent_goes_on(world):
     )
     alpha, beta = children(world, root["id"]).values()
     cause = "the server could not start a thread for this research"
-    failed = f"## alpha (run {alpha['id']}): failed\n{cause}"
+    failed = f"## alpha (run {alpha['id']}): failed\n{between_markers(cause)}"
     assert told(world, root["topic"]) == [
         f'! sub-agent "alpha" could not be started: {cause}. Do its part yourself',
         failed,
@@ -619,7 +619,7 @@ def test_a_sub_agent_that_was_recorded_though_the_answer_was_lost_never_begins_a
         '! sub-agent "alpha" could not be started: the database cannot be reached',
         '! the name "alpha" is taken: you have alpha. Choose another',
         started("beta", beta),
-        f"## alpha (run {alpha['id']}): failed\n{LOST_START}\n\n{ended(beta)}",
+        f"## alpha (run {alpha['id']}): failed\n{between_markers(LOST_START)}\n\n{ended(beta)}",
     ]
     assert end_of(alpha) == ("failed", "error", LOST_START)
     assert shape(alpha) == [f"0 starting ! {LOST_START}", f"0 failed ! {LOST_START}"]
@@ -830,7 +830,7 @@ def test_an_end_that_a_constraint_refuses_is_stored_in_another_way(database_url,
     assert end_of(root) == ("failed", "error", FAULT)
     alpha = children(world, root["id"])["alpha"]
     assert end_of(alpha) == ("failed", "error", FAULT)
-    assert told(world, root["topic"])[1] == f"## alpha (run {alpha['id']}): failed\n{FAULT}"
+    assert told(world, root["topic"])[1] == f"## alpha (run {alpha['id']}): failed\n{between_markers(FAULT)}"
     allow_ends(world)
     # What the last call used was to be stored with the end.
     world.close(billed=None)

@@ -35,9 +35,6 @@ class Observer(CallObserver, Protocol):
     def entered(self, state: StateName, *, step: int, detail: str) -> None:
         """The agent begins a model call or a tool run."""
 
-    def answered(self, step: int) -> None:
-        """The model's turn of this step is complete."""
-
     def ran_tool(self, error: str) -> None:
         """The tool run has ended; `error` is "" if it worked."""
 
@@ -92,16 +89,14 @@ class Agent:
             self.observer.entered(StateName.WRITING_REPORT, step=step, detail=detail)
         else:
             self.observer.entered(StateName.THINKING, step=step, detail=f"step {step} of {self.max_steps}")
-        answer = self._take_turn(conversation, last=last)
-        self.observer.answered(step)
-        return answer
+        return self._take_turn(conversation, last=last)
 
     def _take_turn(self, conversation: Conversation, *, last: bool) -> Answer:
         def ask(tools: Tools) -> Reply:
             request = Request(self.model, conversation, max_tokens=self.max_answer_tokens, tools=tools)
             return self.connection.ask(request, self.observer)
 
-        return take_turn(conversation, ask, last=last)
+        return take_turn(conversation, ask, last=last, tool_names=self.toolbox.names)
 
     def _report_from_less(self, conversation: Conversation, step: int, error: PromptTooLong) -> Outcome:
         """Leave out the oldest tool results until the conversation fits, and have the report written from the rest."""
@@ -118,7 +113,6 @@ class Agent:
             except PromptTooLong as again:
                 error = again
                 continue
-            self.observer.answered(step)
             return Outcome(answer.text, StopReason.CONTEXT)
         raise error
 

@@ -4,9 +4,10 @@ A turn is one step of the loop. Usually it is one call; further calls are needed
 the output limit, came back empty, or called tools that it could not call any more.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from gligabao.agent.written_call import is_written_call
 from gligabao.errors import ModelError, PromptTooLong
 from gligabao.model.conversation import Block, Conversation, Tools
 from gligabao.model.reply import Reply, ToolCall, sendable
@@ -19,6 +20,10 @@ CONTINUE = (
     "what you wrote and do not comment on the cut; keep what is left short."
 )
 ANSWER_AGAIN = "Your answer was empty. Write your report now, as text, from what you have found."
+CALL_OR_REPORT = (
+    "Your answer was neither a report nor a tool call that could be run. Call tools in the way your interface has for "
+    "it, not as text; or write your report now."
+)
 NO_TOOLS_NOW = "not run: this was the last step, and it has no tools"
 REPORT_NOW = "There are no steps left for tools. Write the full report now, from what you have found, as text."
 
@@ -37,7 +42,7 @@ class Answer:
     """The answer ended because the context window was full."""
 
 
-def take_turn(conversation: Conversation, ask: Ask, *, last: bool) -> Answer:
+def take_turn(conversation: Conversation, ask: Ask, *, last: bool, tool_names: Collection[str] = frozenset()) -> Answer:
     """Return the model's answer to the conversation; in the `last` turn it is always text.
 
     Adds to the conversation what had to be said to get there. Raises `ModelError` if the model wrote no text.
@@ -60,6 +65,12 @@ def take_turn(conversation: Conversation, ask: Ask, *, last: bool) -> Answer:
             tools = Tools.ABSENT
             _refuse_calls(conversation, reply)
             continue
+        if fault := _no_report(reply, tool_names):
+            if asked_again:
+                raise ModelError(fault)
+            asked_again = True
+            _add_again(conversation, reply, REPORT_NOW if last else CALL_OR_REPORT)
+            continue
         text += reply.text
         if not text.strip():
             if asked_again:
@@ -69,8 +80,7 @@ def take_turn(conversation: Conversation, ask: Ask, *, last: bool) -> Answer:
             conversation.add_user(ANSWER_AGAIN)
         elif reply.stop_reason == "max_tokens" and reply.text.strip() and continuations < MAX_CONTINUATIONS:
             continuations += 1
-            conversation.add_assistant(sendable(reply.content))
-            conversation.add_user(CONTINUE)
+            _add_again(conversation, reply, CONTINUE)
         else:
             break
     return _report(text if text.strip() else fallback, reply)
@@ -86,6 +96,22 @@ def _ask(ask: Ask, tools: Tools) -> Reply:
         if tools is not Tools.ABSENT or not error.is_refusal_of_request:
             raise
         return ask(Tools.LISTED)
+
+
+def _no_report(reply: Reply, tool_names: Collection[str]) -> str:
+    """Return why an answer without tool calls is no report; "" if it may be one."""
+    if reply.stop_reason == "tool_use":
+        return "the model announced a tool call and made none"
+    if is_written_call(reply.text, tool_names):
+        return "the model wrote a tool call as text in place of a report"
+    return ""
+
+
+def _add_again(conversation: Conversation, reply: Reply, words: str) -> None:
+    """Add what the model said, if it said something, and what it is told about that."""
+    if content := sendable(reply.content):
+        conversation.add_assistant(content)
+    conversation.add_user(words)
 
 
 def _report(text: str, reply: Reply) -> Answer:

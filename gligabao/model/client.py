@@ -69,6 +69,9 @@ class CallObserver(Protocol):
     def calling(self) -> None:
         """A call is about to be made."""
 
+    def answered(self) -> None:
+        """The model answered a call, whatever becomes of the answer."""
+
     def spent(self, usage: Usage) -> None:
         """A call was answered and this is what it used, whatever becomes of the answer."""
 
@@ -210,6 +213,7 @@ class ModelConnection:
             observer.calling()
             outcome = self._attempt(request, paused, observer)
             if isinstance(outcome, Reply):
+                observer.answered()
                 return outcome
             self._cancel.check()
             if self._leave_out_refused(request, outcome):

@@ -77,9 +77,9 @@ class Recorder:
         if was_known and usage.cost_usd is None:
             log.warning("run %s: an answer does not say what it used: its cost is unknown from now on", self._run_id)
 
-    def answered(self, step: int) -> None:
-        """Count a step."""
-        self._totals = replace(self._totals, steps=step)
+    def answered(self) -> None:
+        """Count the step that the agent is in, once its first model call was answered."""
+        self._totals = replace(self._totals, steps=self._current.step)
 
     def ran_tool(self, error: str) -> None:
         """Count a tool run and keep its error for its state."""

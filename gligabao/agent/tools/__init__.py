@@ -57,6 +57,7 @@ class Toolbox:
     def __init__(self, tools: Sequence[Tool[Any]]) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self.schemas = [tool.schema for tool in tools]
+        self.names = frozenset(self._tools)
 
     def describe(self, call: ToolCall) -> tuple[StateName, str]:
         """Return the state and the detail of a call, even of one that cannot be run."""

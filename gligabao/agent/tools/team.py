@@ -257,8 +257,9 @@ def _describe_read(given: ReadInput) -> str | tuple[StateName, str]:
 
 
 def _show_ended(ended: Ended, marker: Marker) -> str:
-    head = f"## {ended.name} (run {ended.run_id}): {ended.status}"
-    return f"{head}\n{marker.wrap(ended.report) if ended.status is Status.COMPLETED else ended.error}"
+    # An error too: it may quote what a model, or the server of one, wrote.
+    said = ended.report if ended.status is Status.COMPLETED else ended.error
+    return f"## {ended.name} (run {ended.run_id}): {ended.status}\n{marker.wrap(said)}"
 
 
 def _show_sibling(sibling: Sibling) -> str:

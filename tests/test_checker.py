@@ -234,7 +234,7 @@ FIGURES = {
     "run 1 took 2 steps, by its states 3": f"{RUNS} steps = 2 WHERE id = 1",
     "run 10 took 1 steps, by its states 2": f"{RUNS} steps = 1 WHERE id = {INTERRUPTED_ONE}",
     "run 5 took 2 steps, by its states 0 or 1": f"{RUNS} steps = 2 WHERE id = {BETA}",
-    "run 8 took 2 steps, by its states 0 or 1": f"{RUNS} steps = 2, input_tokens = 1, output_tokens = 1 WHERE id = {FAILED}",
+    "run 8 took 2 steps, by its states 0 or 1": f"{RUNS} steps = 2, input_tokens = 1 WHERE id = {FAILED}",
     "run 1 says 0 tool calls, its states 6": f"{RUNS} tool_calls = 0 WHERE id = 1",
     "run 10 says 6 tool calls, its states 5": f"{RUNS} tool_calls = 6 WHERE id = {INTERRUPTED_ONE}",
     "run 1 took steps and used no tokens": f"{RUNS} input_tokens = 0, output_tokens = 0, cost_usd = 0 WHERE id = 1",

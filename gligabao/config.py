@@ -66,13 +66,20 @@ def _check_base_url(value: str) -> str:
 
 
 def _check_database_url(value: str) -> str:
-    is_file = re.fullmatch(r"sqlite:///[^\x00-\x1f]+", value)
-    is_server = value.startswith("postgresql://") and (url := _split(value))
-    if is_server and url and url.netloc.count("@") > 1:
-        raise ValueError("has an @ in its user or password: write it as %40")
-    if not is_file and not is_server:
+    if re.fullmatch(r"sqlite:///[^\x00-\x1f]+", value):
+        return value
+    server = re.fullmatch(r"postgres(?:ql)?://([^\s\x00-\x1f/?]*)[^\s\x00-\x1f]*", value)
+    if not server:
         raise ValueError("must be sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME")
+    if server[1].count("@") > 1:
+        raise ValueError("has an @ in its user or password: write it as %40")
+    # Several hosts may be named, and none.
+    if not all(re.fullmatch(_HOST_AND_PORT, host) for host in server[1].rpartition("@")[2].split(",")):
+        raise ValueError("must name its host as HOST, HOST:PORT or [IPV6]:PORT")
     return value
+
+
+_HOST_AND_PORT = r"(\[[^\[\]]+\]|[^\[\]:]*)(:[0-9]*)?"
 
 
 def _split(url: str) -> SplitResult | None:
@@ -363,7 +370,7 @@ def _one_line(text: str) -> str:
 _PASSWORDS = (
     re.compile(r"(?i)([?&]\w*password=)([^&]+)"),
     # Up to the last @: a password typed in by hand may hold characters that should have been written as %XX.
-    re.compile(r"(?<=postgresql://)([^:/@]*:)(.+)(?=@)"),
+    re.compile(r"((?:postgresql|postgres)://[^:/@]*:)(.+)(?=@)"),
     re.compile(r"(?<=://)([^:/@]*:)([^/?#]+)(?=@)"),
 )
 

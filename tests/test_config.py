@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import psycopg
 import pytest
 from pydantic import ValidationError
 
@@ -236,6 +237,10 @@ def test_the_settings_cannot_be_changed():
         ('host = "127.0.0.1:8080"', "host (gligabao.toml): must be a host name or an address, without a port"),
         ('database_url = "mysql://x"', "database_url (gligabao.toml): must be sqlite:///FILE or postgresql://"),
         ('database_url = "sqlite:///"', "database_url (gligabao.toml): must be sqlite:///FILE or postgresql://"),
+        ('database_url = "postgres:/x"', "database_url (gligabao.toml): must be sqlite:///FILE or postgresql://"),
+        ('database_url = "postgres://a b/x"', "database_url (gligabao.toml): must be sqlite:///FILE or postgresql://"),
+        ('database_url = "postgres://h:x/d"', "database_url (gligabao.toml): must name its host as HOST, HOST:PORT or"),
+        ('database_url = "postgres://[::1/d"', "database_url (gligabao.toml): must name its host as HOST, HOST:PORT"),
         ('anthropic_base_url = "localhost:1"', "anthropic_base_url (gligabao.toml): must be a URL"),
         ('anthropic_base_url = "http://"', "anthropic_base_url (gligabao.toml): must be a URL"),
         ('search_url = "http://a:port"', "search_url (gligabao.toml): must be a URL"),
@@ -326,13 +331,46 @@ def test_secrets_are_in_no_repr_and_no_description():
     assert shown["search_url"] == "https://u:***@search.example"
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "",
+        "/x",
+        "db/x",
+        "ann@db:5432/x",
+        "ann:pw@db",
+        "ann:p%40w@[::1]:5432/x?sslmode=require",
+        "ann:pw#1@db/x",
+        "ann:pw@one:5432,two:5433/x?target_session_attrs=read-write",
+        "%2Fvar%2Frun%2Fpostgresql/x",
+        "/x?host=/var/run/postgresql&port=5433",
+    ],
+)
+def test_an_address_of_postgres_is_taken_as_libpq_takes_it(scheme, rest):
+    url = f"{scheme}://{rest}"
+    assert psycopg.conninfo.conninfo_to_dict(url) == psycopg.conninfo.conninfo_to_dict(f"postgresql://{rest}")
+    config = Config.load(environ={"GLIGABAO_DATABASE_URL": url})
+    assert config.database_url == url
+    assert "pw" not in repr(config)
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
+def test_the_password_in_an_address_of_postgres_is_a_secret(scheme):
+    config = Config(database_url=f"{scheme}://ann:can%2Fary@db/x?password=canary-2")
+    assert {"can%2Fary", "can/ary", "canary-2"} <= set(config.secrets())
+    shown = {setting.key: setting.shown_value for setting in config.describe()}
+    assert shown["database_url"] == f"{scheme}://ann:***@db/x?password=***"
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
         ("GLIGABAO_ANTHROPIC_API_KEY", "sk-ant-canary with a blank"),
         ("GLIGABAO_SEARCH_API_KEY", "canary\nbreak"),
-        ("GLIGABAO_DATABASE_URL", "postgres://u:canary@host/x"),
+        ("GLIGABAO_DATABASE_URL", "postgres://u:canary@host:port/x"),
         ("GLIGABAO_DATABASE_URL", "postgresql://u:canary@host:port/x"),
+        ("GLIGABAO_DATABASE_URL", "postgres://u:can@ary@host/x"),
         ("GLIGABAO_ANTHROPIC_BASE_URL", "htp://u:canary@host"),
         ("GLIGABAO_PORT", "canary"),
         ("GLIGABAO_PRICES", '{"canary": canary}'),

@@ -76,6 +76,14 @@ def test_a_bad_address_is_refused_without_its_password(url, fault):
     assert "canary" not in all_messages(refusal.value)
 
 
+def test_the_short_scheme_of_postgres_names_the_same_database(postgres_url):
+    db = open_database(postgres_url.replace("postgresql://", "postgres://"))
+    try:
+        db.ping()
+    finally:
+        db.close()
+
+
 def test_a_server_that_does_not_answer_is_told_at_once_without_the_password():
     before = set(threading.enumerate())
     with pytest.raises(StoreError, match=r"cannot be reached: .*refused") as refusal:

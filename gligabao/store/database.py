@@ -18,7 +18,7 @@ from gligabao.store.sqlite import SqliteDatabase
 from gligabao.store.transaction import Row, Transaction, Value
 
 _SQLITE = "sqlite:///"
-_POSTGRES = "postgresql://"
+_POSTGRES = ("postgresql://", "postgres://")
 
 
 class Database(Protocol):
@@ -54,7 +54,8 @@ class Database(Protocol):
 
 
 def open_database(url: str, *, pool_size: int = 10) -> Database:
-    """Return the database at `sqlite:///file.db`, `sqlite:////folder/file.db` or `postgresql://user@host/name`.
+    """Return the database at `sqlite:///file.db`, `sqlite:////folder/file.db` or `postgresql://user@host/name`
+    (`postgres://` too).
 
     `pool_size` limits the connections that read; a few more write. Raises `ConfigError` for a URL or a file that cannot
     be used, `StoreError` when the server does not answer. Neither message shows a password.

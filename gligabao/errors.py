@@ -12,7 +12,7 @@
     ├── Unavailable           503: no model key, full, no more threads
     │   ├── Stopping          503: the server is stopping
     │   └── StoreError        503: the database cannot be used now
-    │       └── StoreFault    the database will never do this: trying again is useless
+    │       └── StoreFault    500: the database will never do this, so trying again is useless
     ├── RunLost               a write was refused: the run has ended, or another node owns it
     ├── Cancelled             the agent was told to stop
     ├── ModelError            a model call failed for good
@@ -20,8 +20,9 @@
     │   └── ModelRefused      the model declined to answer
     └── ToolError             a tool could not do its work; the model is told and decides
 
-Some rooms have further ones of their own. `status` is the HTTP status that the web doors answer with; the message is
-what the caller reads, so it says what was wrong with what and never holds a secret.
+Some rooms have further ones of their own. `status` is the HTTP status that the web doors answer with. The message says
+what was wrong with what and never holds a secret. Callers and models read it as it is, unless the class has another
+`client_text`.
 """
 
 from gligabao.records import Stop
@@ -33,6 +34,11 @@ class GligabaoError(Exception):
     status = 500
     retry_after_seconds: int | None = None
     """When to ask again, for the header `Retry-After`; None: asking again will not help, or nobody knows when."""
+
+    @property
+    def client_text(self) -> str:
+        """What callers and models are told."""
+        return str(self)
 
 
 class ConfigError(GligabaoError):
@@ -98,14 +104,25 @@ class Stopping(Unavailable):
 
 
 class StoreError(Unavailable):
-    """The database refused or could not be reached. The driver's own error is the cause.
+    """The database cannot be used now. This may pass, so a write is worth trying again, unless it is a `StoreFault`.
 
-    It may pass, so a write is worth trying again, unless it is a `StoreFault`.
+    The message may quote the driver, so it is for the log and for whoever starts the server.
     """
+
+    client_text = "the database failed"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retry_after_seconds=5)
 
 
 class StoreFault(StoreError):
     """The database will never do this: a constraint is against it, or the query or a value is wrong."""
+
+    status = 500
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = None
 
 
 class RunLost(GligabaoError):

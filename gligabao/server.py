@@ -34,7 +34,7 @@ from gunicorn.glogging import Logger
 from gligabao import __version__
 from gligabao.app import Services, create_app, open_services
 from gligabao.config import Config
-from gligabao.errors import GligabaoError, StartError, StoreError
+from gligabao.errors import GligabaoError, StartError, StoreError, StoreFault
 from gligabao.logs import configure_logs, keep_secret
 from gligabao.worker import STOP_SIGNALS, WholeRequests, Worker
 
@@ -124,14 +124,15 @@ class _Application(BaseApplication):  # type: ignore[misc]
         """Build the objects of the worker, after the fork.
 
         A worker that replaces one that died may find what the first did not. While the database is away or locked, the
-        worker ends and another one tries; anything else (a newer schema, another server) ends the whole server.
+        worker ends and another one tries; anything else (a newer schema, a missing table, another server) ends the
+        whole server.
         """
         try:
             services = open_services(self.config)
-        except StoreError as error:
-            log.error("trying again: %s", error)
-            sys.exit(DATABASE_AWAY)
         except GligabaoError as error:
+            if isinstance(error, StoreError) and not isinstance(error, StoreFault):
+                log.error("trying again: %s", error)
+                sys.exit(DATABASE_AWAY)
             log.error("%s", error)
             sys.exit(Arbiter.APP_LOAD_ERROR)
         app = self._make_app(services)

@@ -116,7 +116,7 @@ class FailAt:
             if not due or (call == "committed") != self._lost:
                 return
             self.failed.append(call)
-        raise StoreError(f"call {self.calls} ({call}) failed on purpose", retry_after_seconds=1)
+        raise StoreError(f"call {self.calls} ({call}) failed on purpose")
 
 
 def _let_pass(call: str) -> None:

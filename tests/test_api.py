@@ -1,17 +1,22 @@
 """REST: what it takes, what it refuses and how it says so."""
 
 import json
+import sqlite3
+from contextlib import closing
 
+import psycopg
 import pytest
 from flask import Blueprint, Response, jsonify
 
 from gligabao.errors import Unavailable
 from gligabao.handlers.inputs import ListResearch
 from gligabao.simulator import replies
+from gligabao.store.database import is_sqlite, sqlite_path
 from gligabao.web.auth import current_caller
 from gligabao.web.failures import answer_errors
 from gligabao.web.requests import read_query
 from tests.checker import read_rows
+from tests.faulty import FailAt
 
 USER = "user_id=u1"
 
@@ -332,6 +337,47 @@ def test_each_5xx_has_a_request_id_that_the_log_has_too(database_url, new_world,
     assert "X-Request-Id" not in world.client.get("/v1/gb/research").headers
 
 
+def rename_table(url, old, new):
+    statement = f"ALTER TABLE {old} RENAME TO {new}"
+    if is_sqlite(url):
+        with closing(sqlite3.connect(sqlite_path(url))) as connection:
+            connection.execute(statement)
+    else:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(statement)
+
+
+REQUESTS = [("GET", f"/v1/gb/research?{USER}"), ("GET", f"/v1/gb/research/1?{USER}"), ("POST", "/v1/gb/research")]
+
+
+def ask(world, method, path):
+    return world.client.open(path, method=method, json={"user_id": "u1", "topic": "t"} if method == "POST" else None)
+
+
+@pytest.mark.parametrize(("method", "path"), REQUESTS)
+def test_a_fault_of_the_database_is_a_500_whose_cause_is_in_the_log_only(world, database_url, caplog, method, path):
+    rename_table(database_url, "gb_agent_research_runs", "gone")
+    response = ask(world, method, path)
+    rename_table(database_url, "gone", "gb_agent_research_runs")
+    request_id = response.headers["X-Request-Id"]
+    assert response.status_code == 500
+    assert response.json == {"error": f"internal error; see the server log (request {request_id})"}
+    assert "Retry-After" not in response.headers
+    (line,) = [record for record in caplog.records if record.levelname == "ERROR" and request_id in record.message]
+    assert "gb_agent_research_runs" in line.exc_text
+
+
+@pytest.mark.parametrize(("method", "path"), REQUESTS)
+def test_what_may_pass_in_the_database_is_a_503_whose_cause_is_in_the_log_only(world, caplog, method, path):
+    world.db.meddle = FailAt(1)
+    response = ask(world, method, path)
+    request_id = response.headers["X-Request-Id"]
+    assert (response.status_code, response.json) == (503, {"error": "the database failed"})
+    assert response.headers["Retry-After"] == "5"
+    assert any(request_id in line and line.endswith("failed on purpose") for line in caplog.messages)
+    assert ask(world, method, path).status_code in (200, 202, 404)
+
+
 # Other doors
 
 
@@ -399,14 +445,17 @@ def test_readiness_tells_when_the_server_stops(world):
     assert world.post().status_code == 503
 
 
-def test_readiness_tells_that_the_database_is_gone(tmp_path, new_world):
+def test_readiness_tells_that_the_database_is_gone(tmp_path, new_world, caplog):
     folder = tmp_path / "data"
     folder.mkdir()
     world = new_world(f"sqlite:///{folder}/gligabao.db")
     folder.rename(tmp_path / "elsewhere")
     response = world.client.get("/readyz")
     assert response.status_code == 503
-    assert "was removed or replaced" in response.json["error"]
+    assert response.json["error"] == "the database failed"
+    assert any(
+        response.headers["X-Request-Id"] in line and "was removed or replaced" in line for line in caplog.messages
+    )
     refused = world.post()
     assert refused.status_code == 503 and refused.headers["Retry-After"]
     (tmp_path / "elsewhere").rename(folder)

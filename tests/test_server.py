@@ -224,6 +224,17 @@ def test_a_worker_that_finds_a_newer_database_ends_the_server(serve, database_ur
     assert server.count_lines("install a newer gligabao") == 1
 
 
+def test_a_worker_that_finds_a_fault_in_the_database_ends_the_server(serve, database_url):
+    server = serve()
+    with connected(database_url) as connection:
+        connection.execute("ALTER TABLE gb_agent_research_runs RENAME TO gone")
+    os.kill(server.worker, signal.SIGKILL)
+    assert server.wait() == 1
+    assert server.count_lines("gb_agent_research_runs") == 1
+    with connected(database_url) as connection:
+        connection.execute("ALTER TABLE gone RENAME TO gb_agent_research_runs")
+
+
 def test_a_worker_that_fails_while_it_loads_ends_the_server(sqlite_url, tmp_path):
     program = (
         "import os, sys\nfrom gligabao.config import Config\nfrom gligabao.server import serve\n"

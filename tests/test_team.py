@@ -544,7 +544,7 @@ def test_a_sub_agent_that_cannot_be_recorded_is_a_tool_error_and_leaves_no_trace
     root = world.run(lose_the_database, tool_calls(spawn("alpha")), tool_calls(WAIT), text("Report."))
     refused, *others = told(world, root["topic"])
     alpha = children(world, root["id"])["alpha"]
-    assert refused == '! sub-agent "alpha" could not be started: the database cannot be reached'
+    assert refused == '! sub-agent "alpha" could not be started: the database failed'
     assert others == [started("alpha", alpha), ended(alpha)]
     assert shape(root)[2] == f"1 spawning alpha: reason of alpha {refused}"
     check_run(root)
@@ -558,7 +558,7 @@ def test_no_sub_agent_can_be_started_while_the_database_is_away_and_the_agent_go
     play(world, "alpha", text("A."))
     root = world.run(lose_the_database, tool_calls(spawn("alpha")), tool_calls(WAIT), text("Report."))
     failed, *others = told(world, root["topic"])
-    assert failed.startswith('! sub-agent "alpha" could not be started: call ')
+    assert failed.startswith('! sub-agent "alpha" could not be started: the database failed')
     assert others[0].startswith('started sub-agent "alpha"')
     assert root["status"] == "completed"
     check_run(root)
@@ -616,7 +616,7 @@ def test_a_sub_agent_that_was_recorded_though_the_answer_was_lost_never_begins_a
     root = world.run(lose_the_answer, tool_calls(spawn("alpha"), spawn("beta")), tool_calls(WAIT), text("Report."))
     alpha, beta = children(world, root["id"]).values()
     assert told(world, root["topic"]) == [
-        '! sub-agent "alpha" could not be started: the database cannot be reached',
+        '! sub-agent "alpha" could not be started: the database failed',
         '! the name "alpha" is taken: you have alpha. Choose another',
         started("beta", beta),
         f"## alpha (run {alpha['id']}): failed\n{between_markers(LOST_START)}\n\n{ended(beta)}",

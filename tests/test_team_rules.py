@@ -221,7 +221,7 @@ class TeamRules(RuleBasedStateMachine):
         self.office.refuse = refusal
         spawn = self.agent(node).subagents.spawn
         told = self.error(lambda: spawn(name=name, reason="r", task="t", max_steps=10))
-        assert told.startswith(f'sub-agent "{name}" could not be started: no')
+        assert told.startswith(f'sub-agent "{name}" could not be started: {refusal.client_text}')
         assert self.office.refuse is None
         if isinstance(refusal, StoreError):
             run_id = max(self.office.lost) if refusal is ANSWER_LOST else 0

@@ -17,6 +17,8 @@ class Readiness:
 
     obstacles: list[str]
     """Why it cannot; empty when it can."""
+    database_error: StoreError | None
+    """Why the database is one of them. For the log."""
     has_model_key: bool
     """Without a key the server is ready all the same, since runs can be read."""
 
@@ -36,16 +38,17 @@ class ReadinessHandler:
 
     def check(self) -> Readiness:
         """Return whether the server can take work, and why not."""
-        obstacles = []
+        obstacles, database_error = [], None
         if self._manager.stopping:
             obstacles.append("the server is stopping")
         try:
             self._db.ping()
         except StoreError as error:
-            obstacles.append(str(error))
+            obstacles.append(error.client_text)
+            database_error = error
         if self._disk_is_full():
             obstacles.append(f"less than {MIN_FREE_BYTES // 2**20} MB are free on the disk of the database")
-        return Readiness(obstacles, has_model_key=self._config.anthropic_api_key is not None)
+        return Readiness(obstacles, database_error, has_model_key=self._config.anthropic_api_key is not None)
 
     def _disk_is_full(self) -> bool:
         url = self._config.database_url

@@ -98,7 +98,7 @@ class Researcher:
             # Someone else ended the run, and its stored end stays as it is.
             return (self.member.cancel.stop or Stop(StopKind.RUN_LOST, str(lost))).ending()
         except GligabaoError as error:
-            return Ending(Status.FAILED, StopReason.ERROR, error=str(error))
+            return Ending(Status.FAILED, StopReason.ERROR, error=error.client_text)
         except Exception:
             log.exception("run %s failed", self._run.id)
             return _FAULT.ending()

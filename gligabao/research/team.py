@@ -128,16 +128,21 @@ class Subagents:
             try:
                 self.settle()
             except StoreError as error:
-                raise ToolError(f'sub-agent "{name}" could not be started: {error}') from error
+                raise self._not_started(name, error) from error
         with self._place(name):
             try:
                 child = self._start(self._member, name=name, reason=reason, task=task, max_steps=max_steps)
             except (Conflict, StoreError) as error:
                 self.is_in_doubt = isinstance(error, StoreError)
-                raise ToolError(f'sub-agent "{name}" could not be started: {error}') from error
+                raise self._not_started(name, error) from error
             except Unavailable as error:
                 raise ToolError(f'sub-agent "{name}" could not be started: {error}. Do its part yourself') from error
         return child.run.id
+
+    def _not_started(self, name: str, error: Conflict | StoreError) -> ToolError:
+        if isinstance(error, StoreError):
+            log.warning('run %s could not start its sub-agent "%s": %s', self._member.run.id, name, error)
+        return ToolError(f'sub-agent "{name}" could not be started: {error.client_text}')
 
     def settle(self) -> None:
         """Find out whether the start in doubt was stored. If so it counts, though the sub-agent never ran.

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gligabao.errors import StoreError
-from gligabao.store.transaction import RETRY_AFTER_SECONDS
 
 CLOSED = "the database is closed"
 
@@ -71,7 +70,7 @@ class FairLock:
         me = threading.get_ident()
         with self._lock:
             if self._closing and not is_last:
-                raise StoreError(CLOSED, retry_after_seconds=RETRY_AFTER_SECONDS)
+                raise StoreError(CLOSED)
             if self._holder == me:
                 raise RuntimeError("this thread has a transaction open already")
             if self._holder is None:
@@ -87,7 +86,7 @@ class FairLock:
                 self._leave(waiter)
         if waiter.refusal or not in_time:
             reason = waiter.refusal or f"the database was busy for {wait_seconds:g} seconds"
-            raise StoreError(reason, retry_after_seconds=RETRY_AFTER_SECONDS)
+            raise StoreError(reason)
 
     def _leave(self, waiter: "_Waiter") -> None:
         with self._lock:

@@ -6,7 +6,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from functools import partial
@@ -17,13 +17,13 @@ from psycopg import conninfo
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.rows import dict_row
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 from gligabao.cancel import Watchdog
 from gligabao.errors import ConfigError, StoreError, StoreFault
 from gligabao.records import format_time
 from gligabao.store.queries import load_queries
-from gligabao.store.transaction import RETRY_AFTER_SECONDS, Row, StoreConflict, Transaction, Value
+from gligabao.store.transaction import Row, StoreConflict, Transaction, Value
 
 # At INFO the pool logs every connection that it lends; at WARNING every one that it fails to make, several a second
 # while the server is away. Our own errors say that already.
@@ -60,6 +60,28 @@ _LOCK_WAIT = "5s"
 _PROGRESS_LOCK_WAIT = "1s"
 """An agent whose row is locked must not keep others waiting: its progress is stored with its next state."""
 
+_MAY_PASS = {
+    "08": "the connection failed; a pooler has no connection to the server",
+    "0A000": "a table was altered under a prepared statement",
+    "25006": "the server takes no writes",
+    "25P03": "the transaction was idle for too long",
+    "25P04": "the transaction took too long",
+    "26000": "a pooler lost a prepared statement",
+    "28": "the role may not connect",
+    "3D000": "there is no such database",
+    "40001": "the transaction met another one",
+    "40003": "nobody knows whether the statement was done",
+    "40P01": "a deadlock",
+    "42P05": "a pooler mixed up prepared statements",
+    "53": "out of disk, memory or connections",
+    "55006": "the object is in use",
+    "55P03": "a lock was not free in time",
+    "57": "the statement was cancelled, or the server stops, starts or has crashed",
+    "58000": "the system failed",
+    "58030": "the disk failed",
+}
+"""What may pass, by SQLSTATE or its class. All else is a fault that will be there again: a `StoreFault`."""
+
 _CONNECT = {
     "connect_timeout": "5",
     "tcp_user_timeout": "10000",
@@ -70,7 +92,22 @@ _CONNECT = {
     "application_name": "gligabao",
 }
 
-PostgresConnection = psycopg.Connection[dict[str, Any]]
+
+class PostgresConnection(psycopg.Connection[dict[str, Any]]):
+    """A connection of a pool. The pool says only that it has none, so why it could make none is noted."""
+
+    @classmethod
+    def connect(  # type: ignore[override]
+        cls, *args: Any, note_failure: Callable[[psycopg.Error], None], **kwargs: Any
+    ) -> "PostgresConnection":
+        """Connect, or note why not."""
+        try:
+            return super().connect(*args, **kwargs)
+        except psycopg.Error as error:
+            note_failure(error)
+            raise
+
+
 _Pool = ConnectionPool[PostgresConnection]
 
 
@@ -90,11 +127,12 @@ class PostgresDatabase:
         self._watchdog = Watchdog()
         self._lock = threading.Lock()  # guards the connections in use
         self._in_use: set[PostgresConnection] = set()
+        self._failure = ""  # why the last attempt to connect failed
         self._progress = self._make_pool(address, "gligabao-progress", PROGRESS_WRITERS, lock_wait=_PROGRESS_LOCK_WAIT)
         self._writers = self._make_pool(address, "gligabao-writers", WRITERS)
         self._readers = self._make_pool(address, "gligabao-readers", pool_size)
         self._pools = (self._progress, self._writers, self._readers)
-        with _our_errors():
+        with self._our_errors():
             for pool in self._pools:
                 pool.open(wait=True, timeout=OPEN_SECONDS)
 
@@ -102,18 +140,18 @@ class PostgresDatabase:
     def transaction(self, *, patient: bool = False) -> Iterator[Transaction]:
         """Write: what the block does is stored when it ends, and undone when it raises."""
         seconds = None if patient else WRITE_SECONDS
-        with _our_errors(), self._connection(self._writers, seconds) as connection, connection.transaction():
+        with self._our_errors(), self._connection(self._writers, seconds) as connection, connection.transaction():
             yield Transaction(connection, self._queries)
 
     def execute(self, name: str, /, **params: Value) -> int:
         """Write with one query in its own transaction, and return how many rows it touched."""
-        with _our_errors(), self._connection(self._progress, WRITE_SECONDS) as connection:
-            return Transaction(connection, self._queries).execute(name, **params)
+        with self._statement(self._progress, WRITE_SECONDS) as tx:
+            return tx.execute(name, **params)
 
     @contextmanager
     def snapshot(self) -> Iterator[Transaction]:
         """Read: all queries in the block see the same state of the database."""
-        with _our_errors(), self._connection(self._readers, READ_SECONDS) as connection:
+        with self._our_errors(), self._connection(self._readers, READ_SECONDS) as connection:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
                 yield Transaction(connection, self._queries)
@@ -123,13 +161,13 @@ class PostgresDatabase:
 
     def fetch_one(self, name: str, /, **params: Value) -> Row | None:
         """Return the first row, None when there is none."""
-        with _our_errors(), self._connection(self._readers, READ_SECONDS) as connection:
-            return Transaction(connection, self._queries).fetch_one(name, **params)
+        with self._statement(self._readers, READ_SECONDS) as tx:
+            return tx.fetch_one(name, **params)
 
     def fetch_all(self, name: str, /, **params: Value) -> list[Row]:
         """Return all rows."""
-        with _our_errors(), self._connection(self._readers, READ_SECONDS) as connection:
-            return Transaction(connection, self._queries).fetch_all(name, **params)
+        with self._statement(self._readers, READ_SECONDS) as tx:
+            return tx.fetch_all(name, **params)
 
     def ping(self) -> None:
         """Raise `StoreError` unless the database answers."""
@@ -149,6 +187,11 @@ class PostgresDatabase:
         self._watchdog.close()
 
     @contextmanager
+    def _statement(self, pool: _Pool, seconds: float) -> Iterator[Transaction]:
+        with self._our_errors(), self._connection(pool, seconds) as connection:
+            yield Transaction(connection, self._queries)
+
+    @contextmanager
     def _connection(self, pool: _Pool, seconds: float | None) -> Iterator[PostgresConnection]:
         connection = _take(pool)
         with self._lock:
@@ -166,9 +209,10 @@ class PostgresDatabase:
             pool.putconn(connection)
 
     def _make_pool(self, address: str, name: str, size: int, *, lock_wait: str = _LOCK_WAIT) -> _Pool:
-        return ConnectionPool[PostgresConnection](
+        return ConnectionPool(
             address,
-            kwargs={"autocommit": True, "row_factory": dict_row},
+            connection_class=PostgresConnection,
+            kwargs={"autocommit": True, "row_factory": dict_row, "note_failure": self._note_failure},
             configure=partial(self._configure, lock_wait=lock_wait),
             min_size=1,
             max_size=size,
@@ -179,9 +223,27 @@ class PostgresDatabase:
         )
 
     def _configure(self, connection: PostgresConnection, *, lock_wait: str) -> None:
+        self._failure = ""
         connection.adapters.register_loader("timestamptz", TimeText)
         with self._watchdog.deadline(READ_SECONDS, partial(_cut, connection)):
             connection.execute(_SESSION.format(lock_wait=lock_wait))
+
+    def _note_failure(self, error: psycopg.Error) -> None:
+        self._failure = _one_line(error)
+
+    @contextmanager
+    def _our_errors(self) -> Iterator[None]:
+        """Raise driver errors as ours."""
+        try:
+            yield
+        except PoolTimeout as error:
+            reason = f"{error}; the last attempt to connect: {self._failure}" if self._failure else str(error)
+            raise StoreError(f"the database cannot be reached: {reason}") from error
+        except psycopg.errors.UniqueViolation as error:
+            raise StoreConflict(f"the row already exists: {_hide_rows(error)}") from error
+        except psycopg.Error as error:
+            kind = StoreError if _may_pass(error) else StoreFault
+            raise kind(f"the database failed: {_hide_rows(error)}") from error
 
 
 def _take(pool: _Pool) -> PostgresConnection:
@@ -222,7 +284,7 @@ def _check_server(address: str) -> None:
         with psycopg.connect(address) as connection:
             encoding = connection.info.parameter_status("server_encoding")
     except psycopg.Error as error:
-        raise StoreError(f"the database cannot be reached: {' '.join(str(error).split())}") from error
+        raise StoreError(f"the database cannot be reached: {_one_line(error)}") from error
     if encoding != "UTF8":
         raise ConfigError(f"database_url: the database has the encoding {encoding}: create one with ENCODING 'UTF8'")
 
@@ -236,26 +298,18 @@ def _hung_up(connection: PostgresConnection) -> bool:
     return bool(poll.poll(0))
 
 
-@contextmanager
-def _our_errors() -> Iterator[None]:
-    """Raise driver errors as ours."""
-    try:
-        yield
-    except psycopg.errors.UniqueViolation as error:
-        raise StoreConflict(f"the row already exists: {error.diag.message_primary}") from error
-    except psycopg.Error as error:
-        reason = error.diag.message_primary
-        if _is_lasting(error):
-            raise StoreFault(f"the database failed: {reason or error}") from error
-        raise StoreError(
-            f"the database failed: {reason}" if reason else "the database cannot be reached",
-            retry_after_seconds=RETRY_AFTER_SECONDS,
-        ) from error
+def _hide_rows(error: psycopg.Error) -> str:
+    """Return what the server says is wrong, and keep the rest, which quotes rows, out of tracebacks too."""
+    if error.diag.message_primary:
+        error.args = (f"{error.diag.message_primary} (SQLSTATE {error.sqlstate})",)
+    return _one_line(error)
 
 
-def _is_lasting(error: psycopg.Error) -> bool:
-    """Tell whether the query, a value or a constraint is to blame, so that trying again is useless."""
-    # A database that is missing may come back, and a pooler loses prepared statements on the way.
-    may_pass = ("3D000", "26000", "42P05")
-    to_blame = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
-    return isinstance(error, to_blame) and error.sqlstate not in may_pass
+def _one_line(error: psycopg.Error) -> str:
+    return " ".join(str(error).split())
+
+
+def _may_pass(error: psycopg.Error) -> bool:
+    if error.sqlstate is None:  # from the driver itself: the connection was lost or closed, or the call was wrong
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return error.sqlstate.startswith(tuple(_MAY_PASS))

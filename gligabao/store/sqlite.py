@@ -19,7 +19,7 @@ from gligabao.errors import ConfigError, StoreError, StoreFault
 from gligabao.store.fair_lock import CLOSED, FairLock
 from gligabao.store.mounts import file_system, is_network
 from gligabao.store.queries import load_queries
-from gligabao.store.transaction import RETRY_AFTER_SECONDS, Row, StoreConflict, Transaction, Value
+from gligabao.store.transaction import Row, StoreConflict, Transaction, Value
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,16 @@ WRITE_WAIT_SECONDS = 60
 OPEN_WAIT_SECONDS = 30
 READ_WAIT_SECONDS = 5
 CLOSE_WAIT_SECONDS = 1
+
+_MAY_PASS = {
+    sqlite3.SQLITE_BUSY: "another process has the lock",
+    sqlite3.SQLITE_READONLY: "the file, its log or its folder is read-only",
+    sqlite3.SQLITE_IOERR: "the disk failed",
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_CANTOPEN: "a file cannot be opened",
+    sqlite3.SQLITE_PROTOCOL: "the locks of the log cannot be had",
+}
+"""What may pass, by primary result code. All else is a fault that will be there again: a `StoreFault`."""
 
 _LOCKED = "another process keeps the database locked: try again when it has finished"
 _LOST_FILE = (
@@ -147,11 +157,11 @@ class SqliteDatabase:
                 if not _is_locked(error):
                     raise
                 if self._write_lock.is_closing:
-                    raise StoreError(CLOSED, retry_after_seconds=RETRY_AFTER_SECONDS) from error
+                    raise StoreError(CLOSED) from error
                 if time.monotonic() > deadline:
                     # The others wait for the same lock, and would each time out in turn.
                     self._write_lock.refuse_waiting(_LOCKED)
-                    raise StoreError(_LOCKED, retry_after_seconds=RETRY_AFTER_SECONDS) from error
+                    raise StoreError(_LOCKED) from error
 
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
@@ -164,9 +174,9 @@ class SqliteDatabase:
         try:
             found = _identify(self._path)
         except OSError as error:
-            raise StoreError(_LOST_FILE, retry_after_seconds=RETRY_AFTER_SECONDS) from error
+            raise StoreError(_LOST_FILE) from error
         if found != self._file:
-            raise StoreError(_LOST_FILE, retry_after_seconds=RETRY_AFTER_SECONDS)
+            raise StoreError(_LOST_FILE)
 
 
 class SqliteTransaction(Transaction):
@@ -197,7 +207,7 @@ class _Readers:
     def reader(self) -> Iterator[sqlite3.Connection]:
         """Lend a connection to the block."""
         if not self._free.acquire(timeout=READ_WAIT_SECONDS):
-            raise StoreError("the database has too many readers", retry_after_seconds=RETRY_AFTER_SECONDS)
+            raise StoreError("the database has too many readers")
         try:
             reader = self._take()
             try:
@@ -218,7 +228,7 @@ class _Readers:
     def _take(self) -> sqlite3.Connection:
         with self._lock:
             if self._closed:
-                raise StoreError(CLOSED, retry_after_seconds=RETRY_AFTER_SECONDS)
+                raise StoreError(CLOSED)
             if self._idle:
                 return self._idle.pop()
         return self._connect()
@@ -251,7 +261,13 @@ def _identify(path: Path) -> tuple[int, int]:
 
 
 def _is_locked(error: sqlite3.Error) -> bool:
-    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # the higher bits hold details
+    return _primary_code(error) == sqlite3.SQLITE_BUSY
+
+
+def _primary_code(error: sqlite3.Error) -> int | None:
+    """Return the result code of SQLite, None for an error of the driver itself."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF  # the higher bits hold details
 
 
 def _row(cursor: sqlite3.Cursor, values: tuple[Value, ...]) -> Row:
@@ -278,12 +294,11 @@ def _our_errors() -> Iterator[None]:
         if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
             raise StoreConflict(f"the row already exists: {error}") from error
         raise StoreFault(f"the database refused a value: {error}") from error
-    except (OverflowError, sqlite3.DataError) as error:
+    except OverflowError as error:
         raise StoreFault(f"the database refused a value: {error}") from error
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:  # no such table, wrong SQL
-            raise StoreFault(f"the database failed: {error}") from error
-        raise StoreError(f"the database failed: {error}", retry_after_seconds=RETRY_AFTER_SECONDS) from error
+        kind = StoreError if _primary_code(error) in _MAY_PASS else StoreFault
+        raise kind(f"the database failed: {error}") from error
 
 
 def _check_place(path: Path) -> None:

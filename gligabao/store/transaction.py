@@ -16,9 +16,6 @@ Value = Scalar | Sequence[Mapping[str, Scalar]]
 """A parameter of a query: a value, or rows. Rows reach the database as JSON text, which the query unpacks."""
 Row = dict[str, Any]
 
-RETRY_AFTER_SECONDS = 5
-"""When a client may try again after the database failed."""
-
 
 class StoreConflict(StoreFault):
     """A row with the same key already exists."""

@@ -5,6 +5,7 @@ from flask import Blueprint, Response, jsonify
 from gligabao.handlers import Handlers
 from gligabao.handlers.inputs import GetResearch, ListResearch, StartResearch
 from gligabao.handlers.readiness import Readiness
+from gligabao.web.failures import log_cause
 from gligabao.web.requests import read_body, read_id, read_query
 
 
@@ -44,6 +45,8 @@ def make_api(handlers: Handlers) -> Blueprint:
 def _answer_readiness(found: Readiness) -> Response:
     if found.is_ready:
         return jsonify({"status": "ready", "model_key": found.has_model_key})
+    if found.database_error:
+        log_cause(found.database_error)
     response = jsonify({"status": "not ready", "model_key": found.has_model_key, "error": "; ".join(found.obstacles)})
     response.status_code = 503
     response.headers["Retry-After"] = "5"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from flask import Blueprint, Flask, Response, jsonify, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge
 
-from gligabao.errors import GligabaoError, Unavailable
+from gligabao.errors import GligabaoError
 from gligabao.web.responses import request_id
 
 log = logging.getLogger(__name__)
@@ -51,14 +51,21 @@ def answer_errors(door: Flask | Blueprint, render: Callable[[Failure], Response]
 
 
 def _describe_ours(error: GligabaoError) -> Failure:
-    if error.status >= 500 and not isinstance(error, Unavailable):
+    if error.status == 500:
         return _describe_fault(error)
     headers = {}
+    if error.status > 500:
+        log_cause(error)
     if error.retry_after_seconds is not None:
         headers["Retry-After"] = str(error.retry_after_seconds)
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return Failure(error.status, str(error), headers)
+    return Failure(error.status, error.client_text, headers)
+
+
+def log_cause(error: Exception) -> None:
+    """Log why a request cannot be served now. The caller is told less, and has the id to look it up."""
+    log.warning("request %s: %s %s failed: %s", request_id(), request.method, request.path, error)
 
 
 def _describe_http(error: HTTPException) -> Failure:

@@ -21,7 +21,7 @@ from gligabao.research.manager import Manager
 from gligabao.research.messenger import Messenger, QueueMessenger
 from gligabao.research.researcher import Shared
 from gligabao.stopping import StopOrder
-from gligabao.store.database import Database, open_database
+from gligabao.store.database import Database, check_database_place, open_database
 from gligabao.store.migrate import migrate
 from gligabao.store.node import NodeLock, node_lock_path
 from gligabao.store.runs import Runs
@@ -80,6 +80,7 @@ def open_services(
     allow = Allow.parse(config.fetch_allow)
     watchdog = Watchdog()
     model = _open_model(config, watchdog)
+    check_database_place(config.database_url)  # before the lock, which would leave its file behind
     with ExitStack() as undo:
         lock = NodeLock(node_lock_path(config.database_url, config.data_dir))
         predecessor = lock.acquire()

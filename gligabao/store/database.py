@@ -14,7 +14,7 @@ from typing import Protocol
 from gligabao.errors import ConfigError
 from gligabao.store.postgres import PostgresDatabase
 from gligabao.store.queries import Dialect
-from gligabao.store.sqlite import SqliteDatabase
+from gligabao.store.sqlite import SqliteDatabase, check_place
 from gligabao.store.transaction import Row, Transaction, Value
 
 _SQLITE = "sqlite:///"
@@ -63,6 +63,12 @@ def open_database(url: str, *, pool_size: int = 10) -> Database:
     if url.startswith(_POSTGRES):
         return PostgresDatabase(url, pool_size=pool_size)
     return SqliteDatabase(sqlite_path(url), pool_size=pool_size)
+
+
+def check_database_place(url: str) -> None:
+    """Raise `ConfigError` when the file of an SQLite URL cannot be used where it is. Changes nothing there."""
+    if is_sqlite(url):
+        check_place(sqlite_path(url))
 
 
 def is_sqlite(url: str) -> bool:

@@ -67,7 +67,7 @@ class SqliteDatabase:
     dialect: Literal["sqlite"] = "sqlite"
 
     def __init__(self, path: Path, *, pool_size: int) -> None:
-        _check_place(path)
+        check_place(path)
         self._path = path
         self._queries = load_queries("sqlite")
         self._write_lock = FairLock()
@@ -301,8 +301,8 @@ def _our_errors() -> Iterator[None]:
         raise kind(f"the database failed: {error}") from error
 
 
-def _check_place(path: Path) -> None:
-    """Raise `ConfigError` where a database would not work or would not be safe."""
+def check_place(path: Path) -> None:
+    """Raise `ConfigError` where a database would not work or would not be safe. Changes nothing there."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         wanted = ".".join(map(str, OLDEST_SQLITE))
         raise ConfigError(f"this Python has SQLite {sqlite3.sqlite_version}: {wanted} or newer is needed")
@@ -312,3 +312,15 @@ def _check_place(path: Path) -> None:
     if is_network(kind):
         # The index of the write-ahead log is in shared memory, so all users of the file must be on one machine.
         raise ConfigError(f"database_url: {path} is on a network file system ({kind}): put it on a local disk")
+    _check_writable(path)
+
+
+def _check_writable(path: Path) -> None:
+    """Raise `ConfigError` for a read-only file, log or folder.
+
+    SQLite itself opens them, and fails at the first write.
+    """
+    for needed in (path.parent, path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        if needed.exists() and not os.access(needed, os.W_OK):
+            reason = "is read-only, or not writable for this user"
+            raise ConfigError(f"database_url: {needed} {reason}: SQLite writes to the file and to its folder")

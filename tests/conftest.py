@@ -14,7 +14,7 @@ from gligabao.cancel import Watchdog
 from gligabao.simulator import Simulator
 from gligabao.store.database import Database, open_database
 from gligabao.store.migrate import migrate
-from tests import databases, postgres
+from tests import databases, pgbouncer, postgres
 from tests.teams import Silence
 from tests.world import World
 
@@ -73,6 +73,15 @@ def sqlite_url(tmp_path: Path) -> str:
 def postgres_url(postgres_server: str) -> Iterator[str]:
     """The URL of an empty Postgres database."""
     with postgres.new_database(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture
+def pooled_url(postgres_url: str) -> Iterator[str]:
+    """The URL of an empty Postgres database behind a PgBouncer. The test is skipped where that is not installed."""
+    if not pgbouncer.PROGRAM:
+        pytest.skip("pgbouncer is not installed")
+    with pgbouncer.pooled(postgres_url) as url:
         yield url
 
 

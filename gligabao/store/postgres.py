@@ -1,4 +1,9 @@
-"""gligabao on Postgres: pools of connections that survive a restart of the server."""
+"""gligabao on Postgres: pools of connections that survive a restart of the server.
+
+A pooler in between, such as PgBouncer in transaction mode, may run each transaction on another connection to the
+server. So no lock is held by a session, and times are read in the binary format, which no setting changes. Behind a
+pooler nothing is prepared either, and each transaction sets its own limits.
+"""
 
 import logging
 import os
@@ -6,9 +11,9 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Literal
 
@@ -16,6 +21,7 @@ import psycopg
 from psycopg import conninfo
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
+from psycopg.pq import Format
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool, PoolTimeout
 
@@ -23,7 +29,7 @@ from gligabao.cancel import Watchdog
 from gligabao.errors import ConfigError, StoreError, StoreFault
 from gligabao.records import format_time
 from gligabao.store.queries import load_queries
-from gligabao.store.transaction import Row, StoreConflict, Transaction, Value
+from gligabao.store.transaction import Cursor, Row, Scalar, StoreConflict, Transaction, Value
 
 # At INFO the pool logs every connection that it lends; at WARNING every one that it fails to make, several a second
 # while the server is away. Our own errors say that already.
@@ -51,10 +57,9 @@ RECONNECT_SECONDS = 5
 """When the pool gives up connecting. The next caller starts a new attempt: the pool's own become ever rarer."""
 
 # A node that is frozen or cut off must not hold locks for long, because other nodes wait for them.
-_SESSION = """
-    SET datestyle = 'ISO';
-    SET lock_timeout = '{lock_wait}';
-    SET idle_in_transaction_session_timeout = '15s';
+_LIMITS = """
+    SET {scope} lock_timeout = '{lock_wait}';
+    SET {scope} idle_in_transaction_session_timeout = '15s';
 """
 _LOCK_WAIT = "5s"
 _PROGRESS_LOCK_WAIT = "1s"
@@ -82,6 +87,9 @@ _MAY_PASS = {
 }
 """What may pass, by SQLSTATE or its class. All else is a fault that will be there again: a `StoreFault`."""
 
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+"""Times in the binary format are counted from here, in microseconds."""
+
 _CONNECT = {
     "connect_timeout": "5",
     "tcp_user_timeout": "10000",
@@ -96,6 +104,9 @@ _CONNECT = {
 class PostgresConnection(psycopg.Connection[dict[str, Any]]):
     """A connection of a pool. The pool says only that it has none, so why it could make none is noted."""
 
+    local_limits = ""
+    """Behind a pooler: what each transaction sets."""
+
     @classmethod
     def connect(  # type: ignore[override]
         cls, *args: Any, note_failure: Callable[[psycopg.Error], None], **kwargs: Any
@@ -106,6 +117,16 @@ class PostgresConnection(psycopg.Connection[dict[str, Any]]):
         except psycopg.Error as error:
             note_failure(error)
             raise
+
+    @contextmanager
+    def limited(self, *, alone: bool = False) -> Iterator[None]:
+        """Run the block, in a transaction or `alone`, within the limits. Without a pooler, the session has them."""
+        if not self.local_limits:
+            yield
+            return
+        with self.transaction() if alone else nullcontext():
+            self.execute(self.local_limits)
+            yield
 
 
 _Pool = ConnectionPool[PostgresConnection]
@@ -140,8 +161,9 @@ class PostgresDatabase:
     def transaction(self, *, patient: bool = False) -> Iterator[Transaction]:
         """Write: what the block does is stored when it ends, and undone when it raises."""
         seconds = None if patient else WRITE_SECONDS
-        with self._our_errors(), self._connection(self._writers, seconds) as connection, connection.transaction():
-            yield Transaction(connection, self._queries)
+        with self._our_errors(), self._connection(self._writers, seconds) as connection:
+            with connection.transaction(), connection.limited():
+                yield PostgresTransaction(connection, self._queries)
 
     def execute(self, name: str, /, **params: Value) -> int:
         """Write with one query in its own transaction, and return how many rows it touched."""
@@ -154,7 +176,8 @@ class PostgresDatabase:
         with self._our_errors(), self._connection(self._readers, READ_SECONDS) as connection:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
-                yield Transaction(connection, self._queries)
+                with connection.limited():
+                    yield PostgresTransaction(connection, self._queries)
             finally:
                 if not connection.broken:
                     connection.execute("ROLLBACK")
@@ -188,8 +211,8 @@ class PostgresDatabase:
 
     @contextmanager
     def _statement(self, pool: _Pool, seconds: float) -> Iterator[Transaction]:
-        with self._our_errors(), self._connection(pool, seconds) as connection:
-            yield Transaction(connection, self._queries)
+        with self._our_errors(), self._connection(pool, seconds) as connection, connection.limited(alone=True):
+            yield PostgresTransaction(connection, self._queries)
 
     @contextmanager
     def _connection(self, pool: _Pool, seconds: float | None) -> Iterator[PostgresConnection]:
@@ -226,7 +249,13 @@ class PostgresDatabase:
         self._failure = ""
         connection.adapters.register_loader("timestamptz", TimeText)
         with self._watchdog.deadline(READ_SECONDS, partial(_cut, connection)):
-            connection.execute(_SESSION.format(lock_wait=lock_wait))
+            row = connection.execute("SELECT pg_backend_pid() AS process").fetchone()
+            if row and row["process"] == connection.info.backend_pid:
+                connection.execute(_LIMITS.format(scope="SESSION", lock_wait=lock_wait))
+                return
+        # The process that took the connection is not the one that answers: it is a pooler.
+        connection.prepare_threshold = None
+        connection.local_limits = _LIMITS.format(scope="LOCAL", lock_wait=lock_wait)
 
     def _note_failure(self, error: psycopg.Error) -> None:
         self._failure = _one_line(error)
@@ -244,6 +273,15 @@ class PostgresDatabase:
         except psycopg.Error as error:
             kind = StoreError if _may_pass(error) else StoreFault
             raise kind(f"the database failed: {_hide_rows(error)}") from error
+
+
+class PostgresTransaction(Transaction):
+    """A transaction, or a statement on its own, whose answers come in the binary format."""
+
+    _connection: PostgresConnection
+
+    def _send(self, query: str, params: Mapping[str, Scalar]) -> Cursor:
+        return self._connection.execute(query, params, binary=True)
 
 
 def _take(pool: _Pool) -> PostgresConnection:
@@ -264,9 +302,11 @@ def _cut(connection: PostgresConnection) -> None:
 class TimeText(Loader):
     """Reads a time as gligabao writes it: `2026-11-01T10:00:00.120Z`."""
 
+    format = Format.BINARY
+
     def load(self, data: Buffer) -> str:
         """Return the time as text."""
-        return format_time(datetime.fromisoformat(bytes(data).decode("ascii")))
+        return format_time(_EPOCH + timedelta(microseconds=int.from_bytes(data, signed=True)))
 
 
 def _read_url(url: str) -> str:
@@ -281,8 +321,8 @@ def _read_url(url: str) -> str:
 def _check_server(address: str) -> None:
     # The pool would try again and again without saying what is wrong.
     try:
-        with psycopg.connect(address) as connection:
-            encoding = connection.info.parameter_status("server_encoding")
+        with psycopg.connect(address, autocommit=True) as connection:
+            (encoding,) = connection.execute("SELECT current_setting('server_encoding')").fetchone() or ("unknown",)
     except psycopg.Error as error:
         raise StoreError(f"the database cannot be reached: {_one_line(error)}") from error
     if encoding != "UTF8":

@@ -71,7 +71,10 @@ class Transaction:
     def _run(self, name: str, params: Mapping[str, Value]) -> Cursor:
         query = self._queries[name]
         query.check(params)
-        return self._connection.execute(query.text, {key: _storable(value) for key, value in params.items()})
+        return self._send(query.text, {key: _storable(value) for key, value in params.items()})
+
+    def _send(self, query: str, params: Mapping[str, Scalar]) -> Cursor:
+        return self._connection.execute(query, params)
 
 
 def _storable(value: Value) -> Scalar:
